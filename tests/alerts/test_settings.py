@@ -48,7 +48,7 @@ def test_good_settings_are_read() -> None:
     ("text", "words"),
     [
         ("rules: {gpu_hott: {above: 80}}", "alerts.rules.gpu_hott: there is no rule gpu_hott; did you mean gpu_hot?"),
-        ("rules: {Hot: {above: 80}}", "alerts.rules.Hot: found 'Hot' (text), expected the name of a rule"),
+        ("rules: {Hot: {above: 80}}", "alerts.rules.Hot: found 'Hot', expected the name of a rule"),
         (
             "rules: {xid: {expr: power_watts > 5}}",
             "alerts.rules.xid: xid is a rule of the hub; give yours",
@@ -66,11 +66,11 @@ def test_good_settings_are_read() -> None:
         ("rules: {gpu_hot: {text: hot}}", "text, action and labels belong to a rule of your own"),
         ("overrides: [{hosts: 'a*', rules: {mine: {for: 2m}}}]", "number 1: there is no rule mine"),
         ("rules: {gpu_hot: {abov: 80}}", "alerts.rules.gpu_hot.abov: unknown setting; did you mean above?"),
-        ("rules: {gpu_hot: {above: hot}}", "alerts.rules.gpu_hot.above: found 'hot' (text), expected a number"),
-        ("rules: {gpu_hot: {severity: bad}}", "alerts.rules.gpu_hot.severity: found 'bad' (text), expected"),
+        ("rules: {gpu_hot: {above: hot}}", "alerts.rules.gpu_hot.above: found 'hot', expected a number"),
+        ("rules: {gpu_hot: {severity: bad}}", "alerts.rules.gpu_hot.severity: found 'bad', expected"),
         (
             "rules: {gpu_hot: {for: 5 bananas}}",
-            "alerts.rules.gpu_hot.for: found '5 bananas' (text), expected a duration",
+            "alerts.rules.gpu_hot.for: found '5 bananas', expected a duration",
         ),
         ("rules: {gpu_hot: {above: 80, clear: 90}}", "alerts.rules.gpu_hot.clear: clear has to be at most above"),
         ("rules: {gpu_hot: {clear: 90}}", "`clear` of gpu_hot is higher than its `above`, which is 87"),
@@ -78,9 +78,9 @@ def test_good_settings_are_read() -> None:
         ("overrides: [{rules: {gpu_hot: {above: 80}}}]", "give hosts, models or labels"),
         ("overrides: [{hosts: 'a*', rules: {xid: {clear: 3}}}]", "xid knows yes and no alone"),
         ("overrides: [{host: 'a*'}]", "alerts.overrides[0].host: unknown setting; did you mean hosts?"),
-        ("group_wait: 2h", "alerts.group_wait: found '2h' (text), expected"),
-        ("repeat: 1s", "alerts.repeat: found '1s' (text), expected"),
-        ("messages: 0", "alerts.messages: found 0 (a number), expected"),
+        ("group_wait: 2h", "alerts.group_wait: found '2h', expected"),
+        ("repeat: 1s", "alerts.repeat: found '1s', expected"),
+        ("messages: 0", "alerts.messages: found '0', expected"),
     ],
 )
 def test_mistake_is_found_with_its_place(text: str, words: str) -> None:

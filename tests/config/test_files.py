@@ -45,7 +45,6 @@ def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(yaml, "CSafeLoader", loaders[request.param], raising=False)
 
 
-@pytest.mark.usefixtures("parser")
 @pytest.mark.parametrize("path", BAD, ids=lambda path: path.stem)
 def test_bad_file_is_answered_with_its_exact_message(path: Path) -> None:
     with pytest.raises(ConfigMistakes) as caught:

@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -22,7 +22,7 @@ def load_file(path: Path, settings_type: type[T]) -> T:
         content = path.read_bytes()
     except OSError as error:
         problem = f"cannot be read: {(error.strerror or 'unknown reason').lower()}"
-        raise ConfigMistakes([Mistake(os.fspath(path), None, None, "", problem)]) from error
+        raise ConfigMistakes([Mistake(os.fspath(path), None, "", problem)]) from error
     return load_bytes(content, os.fspath(path), settings_type)
 
 
@@ -34,16 +34,15 @@ def load_bytes(content: bytes, source: str, settings_type: type[T]) -> T:
         line = content.count(b"\n", 0, error.start) + 1
         found = f"the byte 0x{content[error.start]:02X}"
         suggestion = "save the file as UTF-8"
-        raise ConfigMistakes([Mistake(source, line, None, "", found, "UTF-8 text", suggestion)]) from error
+        raise ConfigMistakes([Mistake(source, line, "", found, "UTF-8 text", suggestion)]) from error
     return load(text, source, settings_type)
 
 
 def load(text: str, source: str, settings_type: type[T]) -> T:
     """The settings in a YAML text; empty means every default. Raises ConfigMistakes with every mistake at once."""
-    from gpudeck.config.convert import convert  # noqa: PLC0415 - PyYAML is imported only where a file is read
-    from gpudeck.config.yaml_nodes import read_yaml  # noqa: PLC0415 - the same
+    from gpudeck.config.convert import read_settings  # noqa: PLC0415 - PyYAML is imported only where a file is read
 
-    return cast("T", convert(read_yaml(text, source), source, settings_type))
+    return read_settings(text.removeprefix("\ufeff"), source, settings_type)
 
 
 def find_config(
@@ -75,7 +74,7 @@ def _demand(path: Path, asked_by: str) -> Path:
     if _is_file(path):
         return path
     problem = "no such file, or its folder may not be read"
-    raise ConfigMistakes([Mistake(str(path), None, None, "", problem, suggestion=f"{asked_by} names it")])
+    raise ConfigMistakes([Mistake(str(path), None, "", problem, suggestion=f"{asked_by} names it")])
 
 
 def _is_file(path: Path) -> bool:
@@ -120,13 +119,12 @@ _URL_PASSWORD = re.compile(r"(://[^\s/@:]*):[^\s/@]*@")
 
 
 class Mistake(Struct, frozen=True):
-    """One thing that a person has to change. `line` and `column` count from 1; None: the file as a whole. `found`
+    """One thing that a person has to change. `line` counts from 1; None: the file as a whole. `found`
     without `expected` is a statement of its own, `expected` without `found` means that something is missing. `detail`
     are lines below it that show the place within a value."""
 
     source: str
     line: int | None
-    column: int | None
     path: str
     found: str
     expected: str = ""
@@ -150,7 +148,7 @@ class ConfigMistakes(Exception):
     """A configuration that cannot be used. Its text is one line a mistake, in the order of the file."""
 
     def __init__(self, mistakes: list[Mistake]) -> None:
-        self.mistakes = tuple(sorted(mistakes, key=lambda mistake: (mistake.line or 0, mistake.column or 0)))
+        self.mistakes = tuple(sorted(mistakes, key=lambda mistake: mistake.line or 0))
         super().__init__("\n".join(str(mistake) for mistake in self.mistakes))
 
 
