@@ -4,6 +4,7 @@ A block that changes a file begins with a line that names it:
 
     # src/gpudeck/model/catalog.py, after: clock_memory_mhz
     # src/gpudeck/discovery/netbox.py, new file
+    // web/src/gpu/gpuCharts.ts, after: 'clock_memory_mhz'
 
 `after` and `before` are followed by the beginning of the one line in that file where the block goes.
 """
@@ -25,7 +26,7 @@ from docs.documents import ROOT
 BUDGETS = {"Add a metric": 9, "Add an alert rule": 24, "Add a discovery provider": 200, "Add a route": 15}
 """Lines in the package that are not empty."""
 ROUTE = "POST /api/v1/accounts/{name}/logout"
-COPIED = ("src/gpudeck", "tests", "docs", "pyproject.toml")
+COPIED = ("src/gpudeck", "tests", "docs", "web/src/gpu", "pyproject.toml")
 
 
 class Change(NamedTuple):
@@ -54,7 +55,7 @@ def read_changes(text: str) -> Iterator[Change]:
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         for block in re.findall(r"^ *```\w+\n(.*?)^ *```$", section, re.DOTALL | re.MULTILINE):
             first, _, lines = dedent(block).partition("\n")
-            if found := re.fullmatch(r"# (\S+), (new file|after: |before: )(.*)", first):
+            if found := re.fullmatch(r"(?:#|//) (\S+), (new file|after: |before: )(.*)", first):
                 yield Change(section.partition("\n")[0], found[1], found[2].strip(": "), found[3], lines)
 
 

@@ -10,7 +10,15 @@ from gpudeck.model.text import propose, show_amount, show_span
 PLACES: Final = ("host", "gpu", "model", "users")
 """Fields that are no columns. `gpu` is the index."""
 _FIELD: Final = re.compile(r"\{([^{}]*)\}")
-_SIGNS: Final = {"percent": " %", "celsius": " °C", "watts": " W", "megahertz": " MHz", "joules": " J"}
+_SIGNS: Final = {
+    "percent": " %",
+    "celsius": " °C",
+    "watts": " W",
+    "megahertz": " MHz",
+    "joules": " J",
+    **dict.fromkeys(("count", "load", "state"), ""),
+}
+"""Other units are written out."""
 
 
 def check_text(text: str, expression: Expression) -> None:
@@ -54,4 +62,4 @@ def _show(field: str, value: str | float | None) -> str:
         "flag": lambda flag: "yes" if flag else "no",
         "": lambda number: f"{number:,g}",
     }
-    return writers[unit](value) if unit in writers else f"{value:,.0f}{_SIGNS.get(unit, '')}"
+    return writers[unit](value) if unit in writers else f"{value:,.0f}{_SIGNS.get(unit, f' {unit}')}"

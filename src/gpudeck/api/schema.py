@@ -405,7 +405,7 @@ def _about(shape: str, name: str, schema: dict[str, Any], null: str) -> str | No
     metrics = HOST_METRICS if shape.startswith("Host") else GPU_METRICS
     text = DESCRIPTIONS.get(f"{shape}.{name}")
     if text is None and (metric := metrics.get(name)) is not None:
-        text = f"{metric.label}{_UNITS[metric.unit]}"
+        text = f"{metric.label}{_UNITS.get(metric.unit, f', in {metric.unit}')}"
     text = text or DESCRIPTIONS.get(name)
     if text is None:
         return None

@@ -13,7 +13,23 @@ const THROTTLING: readonly { metric: string; label: string; colour: string }[] =
   { metric: 'throttled_hardware', label: 'hardware throttling', colour: 'color-mix(in oklab, var(--warning) 60%, var(--ink))' },
 ]
 
-const METRICS = ['utilization_percent', 'sm_activity_percent', 'tensor_activity_percent', 'dram_activity_percent', 'memory_utilization_percent', 'memory_used_bytes', 'power_watts', 'power_limit_watts', 'temperature_celsius', 'memory_temperature_celsius', 'clock_sm_mhz', 'clock_memory_mhz', 'gpus_idle', ...THROTTLING.map(({ metric }) => metric)]
+/** What the charts need of the history: a metric that is not here is not asked for. */
+const METRICS = [
+  'utilization_percent',
+  'sm_activity_percent',
+  'tensor_activity_percent',
+  'dram_activity_percent',
+  'memory_utilization_percent',
+  'memory_used_bytes',
+  'power_watts',
+  'power_limit_watts',
+  'temperature_celsius',
+  'memory_temperature_celsius',
+  'clock_sm_mhz',
+  'clock_memory_mhz',
+  'gpus_idle',
+  ...THROTTLING.map(({ metric }) => metric),
+]
 
 export function gpuQuestions(uuid: string): Record<string, Question> {
   const each = METRICS.map((metric): [string, Question] => [metric, { gpu: uuid, metric }])
@@ -72,7 +88,10 @@ export function gpuCharts(of: (name: string) => QueryState): ChartOf[] {
     {
       title: 'Clocks',
       unit: 'megahertz',
-      series: [...lineOf(past('clock_sm_mhz'), 'SM', { hasSpread: true }), ...lineOf(past('clock_memory_mhz'), 'memory', quiet)],
+      series: [
+        ...lineOf(past('clock_sm_mhz'), 'SM', { hasSpread: true }),
+        ...lineOf(past('clock_memory_mhz'), 'memory', quiet),
+      ],
       bands,
       isLoading: isLoading('clock_sm_mhz'),
     },
