@@ -23,7 +23,6 @@ DISPLAY_SERVERS = (
 COLLECTORS: dict[str, str] = {
     "nvml": "gpudeck.collectors.nvml:make",
     "drm": "gpudeck.collectors.drm:make",
-    "nvidia_smi": "gpudeck.collectors.nvidia_smi:make",
 }
 WORK_PERCENT = 5.0
 WATCHED_SECONDS = 60.0

@@ -1,8 +1,7 @@
 """This machine: the reports of all its collectors combined into one.
 
 A collector that fails never hides what the others read. GPUs that were seen once are reported as missing when they
-cannot be read. NVIDIA GPUs are read through NVML, or through nvidia-smi where NVML cannot be used: that costs a hundred
-times as much.
+cannot be read.
 """
 
 import logging
@@ -13,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpudeck.collectors.base import Collector, CollectorSettings, find_factory, is_due, plugin_names
+from gpudeck.collectors.base import Collector, CollectorSettings, is_due, plugin_names
 from gpudeck.collectors.cgroups import CgroupWatch
 from gpudeck.collectors.child import ChildCollector, Spawn, fork_child, spawn_child
 from gpudeck.collectors.containers import SlurmCollector
@@ -24,51 +23,14 @@ from gpudeck.collectors.xids import XidWatch
 from gpudeck.model.errors import Absent, PluginError, Wrong
 from gpudeck.model.report import GpuReading, Report
 
-# While nvidia-smi does the work, NVML is tried again only now and then: it was not there, or broken.
-_AGAIN_SECONDS = 60.0
 log = logging.getLogger(__name__)
 
-_SMI_DEADLINE = 12.0
 # Without nvidia-persistenced a driver with eight GPUs takes that long to be opened.
 _ONCE_DEADLINE = 30.0
 
 _ABSENT_SECONDS = 60.0
 _SENTENCE_LENGTH = 1000
 _MAX_PROBLEMS = 64
-
-
-class NvidiaFallback:
-    """GPUs as `first` reads them, or as `second` does where that is Absent or Wrong; then the report says so. A driver
-    that does not answer us (Temporary, Refused) would not answer nvidia-smi either. What `first` raised is raised again
-    where `second` fails too."""
-
-    def __init__(self, first: Collector, second: Collector) -> None:
-        self.name = first.name
-        self._first = first
-        self._second = second
-        self._failure: PluginError | None = None
-        self._failed_at = 0.0
-
-    def collect(self, now: float) -> Report:
-        failure, self._failure = self._failure, None
-        if failure is None or abs(now - self._failed_at) >= _AGAIN_SECONDS:
-            try:
-                return self._first.collect(now)
-            except (Absent, Wrong) as error:
-                failure, self._failed_at = error, now
-        try:
-            report = self._second.collect(now)
-        except PluginError as error:
-            raise failure from error
-        self._failure = failure
-        problem = f"NVIDIA GPUs are read through nvidia-smi, because NVML cannot be used: {failure}"
-        # `report` without the host's figures: on this machine another collector reads them, and more of them.
-        problems = [*report.problems, problem[:1000]]
-        return replace(report, metrics={}, unknown={}, os=None, labels={}, problems=problems)
-
-    def close(self) -> None:
-        self._first.close()
-        self._second.close()
 
 
 class _CollectorFailure(Struct, frozen=True):
@@ -214,15 +176,9 @@ def _put_in_a_row(reasons: Sequence[str]) -> str:
 
 def watch_this_machine(settings: CollectorSettings, spawn: Spawn = spawn_child) -> MachineCollector:
     """The machine this runs on, with everything that can be read here. Nothing is opened before the first reading."""
-    # Where NVML cannot be used at all, nvidia-smi is used: it is slower and reports less.
-    nvidia = NvidiaFallback(
-        ChildCollector("nvml", settings, spawn=spawn),
-        ChildCollector("nvidia_smi", settings, deadline=_SMI_DEADLINE, spawn=spawn),
-    )
     return MachineCollector(
         [
-            *(nvidia, ChildCollector("drm", settings, spawn=spawn)),
-            *(ChildCollector(name, settings, spawn=spawn) for name in plugin_names()),
+            *(ChildCollector(name, settings, spawn=spawn) for name in ("nvml", "drm", *plugin_names())),
             *(HostCollector(), SlurmCollector()),
         ],
         XidWatch(),
@@ -233,12 +189,11 @@ def watch_this_machine(settings: CollectorSettings, spawn: Spawn = spawn_child) 
 
 def read_once(settings: CollectorSettings) -> MachineCollector:
     """The same for a single reading, with the patience of a person: what may hang in a driver is read in a fork."""
-    nvml, *others = (
+    read_in_forks = (
         ChildCollector(name, settings, deadline=_ONCE_DEADLINE, spawn=fork_child)
         for name in ("nvml", "drm", *plugin_names())
     )
-    nvidia = NvidiaFallback(nvml, find_factory("nvidia_smi")(settings))
-    return MachineCollector([nvidia, *others, HostCollector()], pods=PodWatch(settings.kubernetes))
+    return MachineCollector([*read_in_forks, HostCollector()], pods=PodWatch(settings.kubernetes))
 
 
 def has_gpus(root: Path = Path("/"), probe: Collector | None = None) -> bool:

@@ -1,6 +1,6 @@
 """A whole machine through nvidia-smi: GPUs, processes, their owners and the host's metrics, in one round trip.
 
-Used where NVML is unavailable: over SSH, or without a usable nvidia-ml-py. NVLink, energy, PCIe throughput and
+Used over SSH. NVLink, energy, PCIe throughput and
 per-process utilization are not read this way. A field without a number is unknown, with its reason; nvidia-smi prints
 errors between the rows, so a line that is not a GPU's is kept as a complaint. The labels of `-q -d PIDS,ROW_REMAPPER`
 have not changed from driver 450 to 580.
@@ -13,7 +13,6 @@ from typing import NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gpudeck.child_process import MAX_BYTES, ChildFailed, run
 from gpudeck.collectors import base, smi_command
 from gpudeck.collectors.base import NO_VALUE, Measured
 from gpudeck.collectors.host import HostFigures, boot_id, find_container, host_name, machine_id, read_os_name
@@ -26,7 +25,6 @@ from gpudeck.model.errors import Absent, PluginError, Refused, Temporary
 from gpudeck.model.report import GpuReading, Report
 from gpudeck.model.text import read_whole
 
-DEADLINE_SECONDS = 30.0
 MAX_BOARDS = 512
 _MAX_COMPLAINTS = 32
 _MAX_PROBLEMS = 8
@@ -284,17 +282,6 @@ def _note_rows(gpu: GpuReading, rows: Mapping[str, str]) -> None:
     _take(measured, "remapped_rows_pending", {"Yes": 1.0, "No": 0.0}.get(pending), none or pending)
 
 
-def run_here(command: str, deadline_seconds: float = DEADLINE_SECONDS, bytes_at_most: int = MAX_BYTES) -> str:
-    """The command's output, whatever its exit code. Raises Temporary if it takes too long or prints too much."""
-    try:
-        found = run(["/bin/sh", "-c", command], seconds=deadline_seconds, bytes_at_most=bytes_at_most)
-    except ChildFailed as error:
-        if error.why == "time":
-            raise Temporary("nvidia-smi did not answer in time: the driver may hang.", _CHECK_LOG) from error
-        raise
-    return found.output.decode(errors="replace")
-
-
 def explain_failure(answer: smi_command.SmiAnswer, listed: SmiBoards, before: int) -> PluginError:
     """Why no GPU was listed. `before` is the number of GPUs in the last answer that had any."""
     code = read_whole(answer.first("gpus-code"), 255)
@@ -411,24 +398,6 @@ class SmiReader:
         gpu = draft.gpu
         idle_seconds = self._idle.track(gpu.uuid, gpu.metrics.get("utilization_percent"), now)
         return draft.finish(owners, self._is_display, idle_seconds=idle_seconds)
-
-
-class NvidiaSmiCollector(base.Collector):
-    """This machine through nvidia-smi, or any other with another `run`, which takes a shell command and returns its
-    output within its own limits."""
-
-    name = "nvidia_smi"
-
-    def __init__(self, run: Callable[[str], str] = run_here, settings: base.CollectorSettings = _DEFAULTS) -> None:
-        self._run = run
-        self._reader = SmiReader(settings)
-
-    def collect(self, now: float) -> Report:
-        return self._reader.parse(self._run(self._reader.shell_command()), now).report
-
-
-def make(settings: base.CollectorSettings) -> NvidiaSmiCollector:
-    return NvidiaSmiCollector(settings=settings)
 
 
 def _draft_rows(answer: smi_command.SmiAnswer, boards: Sequence[SmiBoard]) -> Iterator[GpuDraft]:

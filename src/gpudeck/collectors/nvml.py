@@ -5,7 +5,7 @@ it in a child (`child.py`). A GPU that falls off the bus stays in the inventory,
 again on the next reading.
 
 On laptops and other hybrid machines the kernel puts unused GPUs to sleep, and any call of NVML wakes them: `SleepWatch`
-leaves NVML alone while all of them sleep, and closes it when they have been unused for a minute.
+leaves NVML alone while all of them sleep.
 """
 
 import contextlib
@@ -29,24 +29,16 @@ from gpudeck.model.errors import Absent, PluginError, Refused, Temporary
 from gpudeck.model.report import GpuReading, Report
 
 ASLEEP = "asleep: reading it would wake it"
-IDLE_SECONDS = 60.0
-"""NVML is closed after all GPUs have been unused for so long, so that they can fall asleep."""
-REST_SECONDS = 20.0
-"""So long they are given to do so."""
-RETRY_SECONDS = 3600.0
-"""After this long it is tried again where they did not."""
 
 # A little less than five seconds and a minute, so that a beat that comes a moment early is not left out.
 _CHECK_SECONDS = 4.5
 _LIST_SECONDS = 59.5
 _NVIDIA, _DISPLAY_CLASS = "0x10de", "0x03"
-_STAYS_AWAKE = ("disabled", "not supported")
 _LENGTH = 256
 
 
 class SleepWatch:
-    """Whether NVML may be called now. Nothing here raises or waits. Before a reading ask `keeps_away`. After it ask
-    `wants_rest`; if so, close NVML and call `begin_rest`."""
+    """Whether NVML may be called now. Nothing here raises or waits. Before a reading ask `keeps_away`."""
 
     def __init__(self, root: str = "/") -> None:
         self._root = root.rstrip("/")
@@ -54,33 +46,12 @@ class SleepWatch:
         self._listed_at: float | None = None
         self._looked_at: float | None = None
         self._is_asleep = False
-        self._unused_since: float | None = None
-        self._rest_began_at: float | None = None
-        self._tried_at: float | None = None
-        self._patience = IDLE_SECONDS
-        self._users_then = 0
 
     def keeps_away(self, now: float) -> bool:
-        """Whether all GPUs sleep, or NVML was closed for them to fall asleep and is still unused."""
-        if self._rest_began_at is not None:
-            return self._is_at_rest(now, self._rest_began_at)
+        """Whether all GPUs sleep."""
         if self._is_asleep or is_due(self._looked_at, _CHECK_SECONDS, now):
             self._look(now)
         return self._is_asleep
-
-    def wants_rest(self, in_use: bool, now: float) -> bool:
-        """Whether NVML is to be closed after this reading. `in_use`: a GPU is, or may be, in use."""
-        if in_use or self._unused_since is None or self._unused_since > now:
-            self._unused_since = None if in_use else now
-            return False
-        if now - self._unused_since < IDLE_SECONDS or not is_due(self._tried_at, self._patience, now):
-            return False
-        self._tried_at, self._patience = now, IDLE_SECONDS
-        return self._can_fall_asleep()
-
-    def begin_rest(self, now: float) -> None:
-        """NVML is closed: any use of the driver from here on is by other programs."""
-        self._rest_began_at, self._users_then = now, self._count_users() or 0
 
     def find_gpus(self) -> list[GpuReading]:
         """All of them as the kernel knows them while they sleep, or none where it does not know them all: it has UUIDs
@@ -100,36 +71,9 @@ class SleepWatch:
         if is_due(self._listed_at, _LIST_SECONDS, now):
             self._addresses, self._listed_at = self._list_addresses(), now
         self._is_asleep = bool(self._addresses) and self._have_all("power/runtime_status", "suspended")
-        if self._is_asleep:
-            self._unused_since = None
-
-    def _is_at_rest(self, now: float, began_at: float) -> bool:
-        self._look(now)
-        users = self._count_users()
-        is_in_use = users is None or users > self._users_then
-        is_too_long = not 0 <= now - began_at < REST_SECONDS
-        if not self._is_asleep and not is_in_use and not is_too_long:
-            return True
-        self._rest_began_at = self._unused_since = None
-        if is_too_long and not self._is_asleep:
-            self._tried_at, self._patience = now, RETRY_SECONDS
-        return self._is_asleep
-
-    def _can_fall_asleep(self) -> bool:
-        """Whether the kernel may and the driver can put them to sleep, and a new user would be seen."""
-        return (
-            bool(self._addresses)
-            and self._have_all("power/control", "auto")
-            and not any(self._stays_awake(address) for address in self._addresses)
-            and self._count_users() is not None
-        )
 
     def _have_all(self, name: str, word: str) -> bool:
         return all(self._read(address, name) == word for address in self._addresses)
-
-    def _stays_awake(self, address: str) -> bool:
-        """As the driver says ("Runtime D3 status: Disabled by default"); older ones say nothing."""
-        return self._describe(address, "power").get("runtime d3 status", "").lower().startswith(_STAYS_AWAKE)
 
     def _list_addresses(self) -> list[str]:
         """Those that the NVIDIA driver has: one that was given to a virtual machine is no concern of NVML's."""
@@ -141,11 +85,6 @@ class SleepWatch:
 
     def _read(self, address: str, name: str) -> str:
         return read_word(f"{self._root}/sys/bus/pci/devices/{address}/{name}")
-
-    def _count_users(self) -> int | None:
-        """How many files of the driver are open, others that build upon it included; None where unknown."""
-        users = read_word(f"{self._root}/sys/module/nvidia/refcnt")
-        return int(users[:18]) if users.isdecimal() else None
 
     def _identify(self, index: int, address: str) -> GpuReading | None:
         lines = self._describe(address, "information")
@@ -220,11 +159,7 @@ class NvmlCollector:
             self._shut()
             raise Temporary(f"The NVIDIA driver went away or was reloaded ({error}).", "It is opened again.") from error
         owners = self._owners.find([use.pid for draft in drafts for use in draft.uses or ()], now)
-        gpus = [self._finish(draft, owners, now) for draft in drafts]
-        if self._sleep.wants_rest(any(_may_be_in_use(gpu) for gpu in gpus), now):
-            self._shut()
-            self._sleep.begin_rest(now)
-        return self._report(gpus)
+        return self._report([self._finish(draft, owners, now) for draft in drafts])
 
     def _report(self, gpus: list[GpuReading]) -> Report:
         boards = self._boards.values()
@@ -349,8 +284,3 @@ def make(settings: base.CollectorSettings) -> NvmlCollector:
         activity=settings.activity,
         pcie_throughput=settings.pcie_throughput,
     )
-
-
-def _may_be_in_use(gpu: GpuReading) -> bool:
-    is_working = gpu.metrics.get("utilization_percent", 0) >= base.WORK_PERCENT
-    return is_working or gpu.processes is None or any(not process.display for process in gpu.processes)
