@@ -3,8 +3,8 @@
 What Slack's parts cost to import is paid by hubs that have a bot: this module is imported when one starts.
 
 It listens to mentions, direct messages, its own channel and slash commands, over Socket Mode: Slack sends envelopes,
-each is acknowledged at once and then worked on. A socket of Slack's ends every few hours. It is announced, and a new
-one is opened while the old one still delivers. Answers go through Slack's Web API; what goes wrong is explained in
+each is acknowledged at once and then worked on. A socket of Slack's ends every few hours, and a new one is opened: what
+comes in between Slack sends again. Answers go through Slack's Web API; what goes wrong is explained in
 words for the hub's admins, never with a secret.
 """
 
@@ -13,7 +13,7 @@ import contextlib
 import logging
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -45,12 +45,9 @@ log = logging.getLogger(__name__)
 HELLO_SECONDS: Final = 15.0
 HEARTBEAT_SECONDS: Final = 15.0
 """A line over which nothing comes back for this long is dead."""
-LEAVING_SECONDS: Final = 30.0
-"""How long an old socket is listened to after Slack has asked for a new one."""
 CLOSE_SECONDS: Final = 1.0
 _MAX_BYTES: Final = 2**18
 Envelope = dict[str, Any]
-Handle = Callable[[Envelope], Awaitable[None]]
 _SUBTYPES: Final = {None, "file_share", "thread_broadcast"}
 """Of messages that a person has written: others tell of edits, joins and the like."""
 FIRST_PAUSE: Final = 1.0
@@ -76,6 +73,7 @@ _PERSON_CODES: Final = frozenset(
 )
 _SETTINGS_CODES: Final = frozenset(("no_permission", "missing_scope", "forbidden_team", "team_access_not_granted"))
 _ZONES_KEPT: Final = 1000
+_SWITCH_ON: Final = "Switch it on in the app's settings."
 _APART: Final = "The list is in our direct messages."
 _theirs = logging.getLogger(f"{__name__}.sdk")
 _theirs.setLevel(logging.CRITICAL)
@@ -209,7 +207,7 @@ def make_web(settings: SlackSettings, token: str) -> AsyncWebClient:
     again = [AsyncConnectionErrorRetryHandler(max_retry_count=1), AsyncRateLimitErrorRetryHandler(max_retry_count=2)]
     address = settings.api_url
     web = AsyncWebClient(token, base_url=address, timeout=CALL_SECONDS, logger=_theirs, retry_handlers=again)
-    if is_loopback(urlsplit(address).hostname or ""):
+    if _is_local(settings):
         # A proxy out of the environment is no way to this machine.
         web.proxy = None
     return web
@@ -243,99 +241,6 @@ def read_token(settings: SlackSettings, name: str) -> str:
     return given
 
 
-class Socket:
-    """One socket: `open` it, then `wait` until another is needed; `close` at the end."""
-
-    def __init__(self, session: aiohttp.ClientSession, url: str, handle: Handle, proxy: str | None = None) -> None:
-        self._session = session
-        self._url = url
-        self._handle = handle
-        self._proxy = proxy
-        self._socket: aiohttp.ClientWebSocketResponse | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._is_greeted = False
-        self._first = asyncio.Event()
-        self._over = asyncio.Event()
-        self._reason = ""
-
-    async def open(self) -> None:
-        """Raises Temporary when Slack does not say hello in time."""
-        try:
-            async with asyncio.timeout(HELLO_SECONDS):
-                self._socket = await self._session.ws_connect(
-                    self._url,
-                    heartbeat=HEARTBEAT_SECONDS,
-                    max_msg_size=_MAX_BYTES,
-                    proxy=self._proxy,
-                    timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
-                )
-                self._reading = asyncio.create_task(self._read(self._socket))
-                await self._first.wait()
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            await self.close()
-            reason = mask(str(error)) or "it says no hello"
-            raise Temporary(f"the socket to Slack cannot be opened: {reason}.") from None
-        if not self._is_greeted:
-            await self.close()
-            raise self._explain()
-
-    async def wait(self) -> None:
-        """Until Slack asks for a new socket, or the line is gone. Raises Refused when Socket Mode was switched off."""
-        await self._over.wait()
-        if self._reason == "link_disabled":
-            raise self._explain()
-
-    async def leave(self) -> None:
-        """Go on for a while, for what is still under way, then close."""
-        try:
-            if self._reading is not None:
-                await asyncio.wait([self._reading], timeout=LEAVING_SECONDS)
-        finally:
-            await self.close()
-
-    async def close(self) -> None:
-        await cancel_tasks(self._reading)
-        if self._socket is not None:
-            await self._socket.close()
-
-    async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        try:
-            async for message in socket:
-                if message.type == aiohttp.WSMsgType.TEXT:
-                    await self._take(socket, message.data)
-        except (aiohttp.ClientError, OSError) as error:
-            log.debug("the socket to Slack broke: %s", mask(str(error)))
-        finally:
-            self._end()
-
-    async def _take(self, socket: aiohttp.ClientWebSocketResponse, text: str) -> None:
-        try:
-            envelope = msgspec.json.decode(text, type=Envelope)
-        except msgspec.DecodeError:
-            log.debug("Slack sent what is no envelope")
-            return
-        kind = envelope.get("type")
-        if kind == "hello":
-            self._is_greeted = True
-            self._first.set()
-        elif kind == "disconnect":
-            self._reason = str(envelope.get("reason", ""))
-            self._end()
-        elif isinstance(number := envelope.get("envelope_id"), str):
-            # Before any work: Slack sends again what is not acknowledged within three seconds.
-            await socket.send_str(msgspec.json.encode({"envelope_id": number}).decode())
-            await self._handle(envelope)
-
-    def _end(self) -> None:
-        self._first.set()
-        self._over.set()
-
-    def _explain(self) -> Refused | Temporary:
-        if self._reason == "link_disabled":
-            return Refused("Socket Mode is switched off for the bot's app.", "Switch it on in the app's settings.")
-        return Temporary("Slack closed the bot's socket before it said hello.")
-
-
 class SlackBot:
     """`run` until it is cancelled. `report_problem` gets what is wrong, and None when nothing is any more."""
 
@@ -360,19 +265,15 @@ class SlackBot:
         self._delivery: Delivery | None = None
 
     async def run(self) -> None:
-        """Each turn a socket: a new one takes over while the old one still delivers."""
+        """Each turn a socket: Slack asks for another every few hours."""
         backoff = Backoff(self._first_pause, self._first_pause * MAX_PAUSES, jitter=0.4)
-        socket: Socket | None = None
         loop = asyncio.get_running_loop()
         async with aiohttp.ClientSession() as session:
             try:
                 while True:
                     begun, least = loop.time(), 0.0
                     try:
-                        old, socket = socket, await self._connect(session)
-                        if old is not None:
-                            self._spawn(old.leave())
-                        await socket.wait()
+                        await self._listen(session)
                     except PluginError as error:
                         said = f"the Slack bot is not connected: {error}"
                         log.warning("%s", said)
@@ -385,7 +286,7 @@ class SlackBot:
                     else:
                         await asyncio.sleep(max(least, backoff.fail()))
             finally:
-                await self._end(socket)
+                await self._end()
 
     async def write_to(self, user: str, answer: ChatAnswer) -> None:
         """Into a person's direct messages. Raises PluginError."""
@@ -393,8 +294,47 @@ class SlackBot:
             raise Temporary("the bot is not connected to Slack.")
         await call(self._settings, self._delivery.write_to(user, answer), "bot_token")
 
-    async def _connect(self, session: aiohttp.ClientSession) -> Socket:
-        """A socket that Slack has greeted. Raises PluginError."""
+    async def _listen(self, session: aiohttp.ClientSession) -> None:
+        """Until Slack asks for a new socket, or the line is gone. Raises PluginError when there is no socket."""
+        url, proxy = await self._connect()
+        is_greeted = False
+        try:
+            async with (
+                asyncio.timeout(HELLO_SECONDS) as limit,
+                session.ws_connect(
+                    url,
+                    heartbeat=HEARTBEAT_SECONDS,
+                    max_msg_size=_MAX_BYTES,
+                    proxy=proxy,
+                    timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_SECONDS),
+                ) as socket,
+            ):
+                async for message in socket:
+                    envelope = _read_envelope(message)
+                    kind, number = envelope.get("type"), envelope.get("envelope_id")
+                    if kind == "hello":
+                        limit.reschedule(None)
+                        is_greeted = True
+                        self._report_problem(None)
+                        log.info("the bot is connected to Slack")
+                    elif kind == "disconnect":
+                        if envelope.get("reason") == "link_disabled":
+                            raise Refused("Socket Mode is switched off for the bot's app.", _SWITCH_ON)
+                        break
+                    elif isinstance(number, str):
+                        # Before any work: Slack sends again what is not acknowledged within three seconds.
+                        await socket.send_str(msgspec.json.encode({"envelope_id": number}).decode())
+                        self._take(envelope)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            reason = mask(str(error)) or "it says no hello"
+            if not is_greeted:
+                raise Temporary(f"the socket to Slack cannot be opened: {reason}.") from None
+            log.debug("the socket to Slack broke: %s", reason)
+        if not is_greeted:
+            raise Temporary("Slack closed the bot's socket before it said hello.")
+
+    async def _connect(self) -> tuple[str, str | None]:
+        """The address of a socket, and the proxy on the way. Raises PluginError."""
         settings = self._settings
         app_token, bot_token = read_token(settings, "app_token"), read_token(settings, "bot_token")
         web = make_web(settings, bot_token)
@@ -403,16 +343,14 @@ class SlackBot:
         self._delivery = Delivery(web)
         self._bot = Bot(self._place, self._delivery.find_zone)
         opened = await call(settings, web.apps_connections_open(app_token=app_token), "app_token")
-        socket = Socket(session, self._check_url(str(opened.get("url", ""))), self._take, web.proxy)
-        await socket.open()
-        self._report_problem(None)
-        log.info("the bot is connected to Slack")
-        return socket
+        url = str(opened.get("url", ""))
+        # A proxy may answer in Slack's place.
+        if not url.startswith(("wss://", "ws://") if _is_local(settings) else "wss://"):
+            raise Temporary("Slack names no socket for the bot.", "It is tried again.")
+        return url, web.proxy
 
-    async def _end(self, socket: Socket | None) -> None:
-        """Nothing new is taken, answers that are nearly ready are still given, and no work goes on after this."""
-        if socket is not None:
-            await socket.close()
+    async def _end(self) -> None:
+        """Answers that are nearly ready are still given, and no work goes on after this."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_GOODBYE_SECONDS):
                 while self._tasks:
@@ -420,7 +358,7 @@ class SlackBot:
         self._bot = None
         await cancel_tasks(*self._tasks)
 
-    async def _take(self, envelope: Envelope) -> None:
+    def _take(self, envelope: Envelope) -> None:
         """Never waits for the work: the socket goes on being read."""
         body = envelope.get("payload")
         if self._bot is None or not isinstance(body, dict) or self._is_repeated(envelope, body):
@@ -480,7 +418,9 @@ class SlackBot:
         bot, delivery = self._bot, self._delivery
         if bot is not None and delivery is not None and self._busy[where.user] < MOST_OF_ONE:
             self._busy[where.user] += 1
-            self._spawn(self._answer(bot, delivery, question, where))
+            task = asyncio.create_task(self._answer(bot, delivery, question, where))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _answer(self, bot: Bot, delivery: Delivery, question: Question, where: MessageOrigin) -> None:
         try:
@@ -496,14 +436,15 @@ class SlackBot:
             self._busy[where.user] -= 1
             self._busy += Counter()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
-    def _check_url(self, url: str) -> str:
-        """Raises Temporary for what is no socket: a proxy may answer in Slack's place."""
-        is_here = is_loopback(urlsplit(self._settings.api_url).hostname or "")
-        if not url.startswith(("wss://", "ws://") if is_here else "wss://"):
-            raise Temporary("Slack names no socket for the bot.", "It is tried again.")
-        return url
+def _read_envelope(message: aiohttp.WSMessage) -> Envelope:
+    """Empty for what is none."""
+    try:
+        return msgspec.json.decode(message.data, type=Envelope) if message.type == aiohttp.WSMsgType.TEXT else {}
+    except msgspec.DecodeError:
+        log.debug("Slack sent what is no envelope")
+        return {}
+
+
+def _is_local(settings: SlackSettings) -> bool:
+    return is_loopback(urlsplit(settings.api_url).hostname or "")
