@@ -44,9 +44,9 @@ def test_free_tells_what_can_be_used(lab: Lab) -> None:
     assert "*gpu01:0*" in said
 
 
-def test_free_takes_the_filters_of_the_command_line(lab: Lab) -> None:
+def test_free_takes_words_and_numbers(lab: Lab) -> None:
     assert "2 of 5" in lab.say("free gpu02")
-    assert "Free: 2 GPUs on one host" in lab.say("free --gpus 2 --same-host")
+    assert "Free: 2 GPUs on one host" in lab.say("free 2 same-host")
     assert "Not free now: 3 GPUs on one host" in lab.say("free 3 same-host")
     assert "0 of 5" in lab.say("free h100")
     assert "is not understood" in lab.say("free &gt;lots")

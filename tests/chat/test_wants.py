@@ -23,16 +23,13 @@ def asked(text: str) -> ParsedRequest:
         ("4090", GpuRequest(), ("4090",)),
         ("2 4090", GpuRequest(gpus=2), ("4090",)),
         (">40G", GpuRequest(), (">40G",)),
-        ("--gpus 2 --memory 40GiB --same-host", GpuRequest(gpus=2, memory_bytes=40 * 2**30, same_host=True), ()),
-        ("--gpus=2 model=A100 host:gpu01", GpuRequest(gpus=2, model="A100", host="gpu01"), ()),
         ("2 gpus same-host", GpuRequest(gpus=2, same_host=True), ()),
         ("1 h100 on gpu11", GpuRequest(host="gpu11"), ("h100",)),
         ("2 mig", GpuRequest(gpus=2, mig=True), ()),
         ("20G allow-mig", GpuRequest(memory_bytes=20 * 2**30, allow_mig=True), ()),
-        ("--memory 20G --allow-mig", GpuRequest(memory_bytes=20 * 2**30, allow_mig=True), ()),
     ],
 )
-def test_the_filters_of_the_command_line_and_plain_words(text: str, wanted: GpuRequest, words: tuple[str, ...]) -> None:
+def test_numbers_amounts_and_words_are_read(text: str, wanted: GpuRequest, words: tuple[str, ...]) -> None:
     found = asked(text)
     assert (found.wanted, found.words) == (wanted, words)
 
@@ -40,13 +37,8 @@ def test_the_filters_of_the_command_line_and_plain_words(text: str, wanted: GpuR
 @pytest.mark.parametrize(
     "text",
     [
-        "--gpus 0",
-        "--gpus many",
-        "--gpus 9999",
-        "--memory lots",
-        "--gpus",
         "0",
-        "--model=",
+        "9999x",
         "1 on",
         "allow-mig",
         "20G mig allow-mig",
@@ -78,7 +70,6 @@ def test_a_watch_takes_the_rest_as_the_model() -> None:
         ),
         ("2 40G same-host for 4h", ReservationRequest(any=GpuRequest(gpus=2, memory_bytes=40 * 2**30, same_host=True))),
         ("2 on gpu07 for 4h", ReservationRequest(any=GpuRequest(gpus=2, host="gpu07"))),
-        ("--gpus 2 --model h100 --for 4h", ReservationRequest(any=GpuRequest(gpus=2, model="h100"))),
     ],
 )
 def test_places_are_read(text: str, wish: ReservationRequest) -> None:
@@ -114,7 +105,6 @@ def test_time_of_day_as_an_end_is_the_next_one_after_the_start() -> None:
         "gpu07: for 4h",
         ":0 for 4h",
         "h100 a100 for 4h",
-        "2 on gpu07 gpu08 for 4h",
         "for 4h",
         "gpu07 for 4h from whenever",
     ],

@@ -2,7 +2,7 @@
 
 The predecessor vesta's commands are the same: HOSTS, ALL, ALL_cmd, ALL_detail, WHERE, HELP and the name of a host.
 
-Requests for GPUs are parsed here too: `2 h100 40G same-host`, or with the options of the command line.
+Requests for GPUs are parsed here too: `2 h100 40G same-host`.
 """
 
 import difflib
@@ -47,10 +47,8 @@ _RESERVE_HINT: Final = "Such as `reserve gpu07:0,1 for 4h`, or `reserve 2 h100 f
 _COUNT: Final = re.compile(r"[0-9]{1,2}|[0-9]{1,4}x")
 """Longer numbers are models: 4090."""
 _LEAST: Final = re.compile(r"(?:>=?)([0-9].*)")
-_OPTIONS: Final = ("gpus", "memory", "model", "host")
-_NAMED: Final = re.compile(rf"(?:--)?({'|'.join(_OPTIONS)})[=:](.+)|--({'|'.join(_OPTIONS)})", re.IGNORECASE)
 _FILLERS: Final = {"gpu", "gpus", "with", "any"}
-_SAME_HOST: Final = {"same_host", "one_host", "together"}
+_FLAGS: Final = {"same_host": "same_host", "one_host": "same_host", "mig": "mig", "allow_mig": "allow_mig"}
 _CLAUSES: Final = ("for", "from", "until", "note")
 _REPORT_FILLERS: Final = {"by", "since", "last", "the"}
 _PLURALS: Final = {f"{by}s": by for by in get_args(By)}
@@ -93,7 +91,7 @@ def is_conversation(command: Command) -> bool:
     if command.name == "other":
         return len(command.words) != 1
     if command.name == "reserve":
-        return not {"for", "until", "--for", "--until"} & {word.lower() for word in command.words}
+        return not {"for", "until"} & {word.lower() for word in command.words}
     return len(command.words) > _MAX_WORDS.get(command.name, _FEW)
 
 
@@ -124,46 +122,39 @@ class ParsedRequest(Struct, frozen=True):
 
 def read_request(words: Sequence[str]) -> ParsedRequest:
     """A number is how many, an amount how much memory; the rest stays words. Raises UsageError."""
-    found: dict[str, str] = {}
+    count = memory = host = None
+    flags: set[str] = set()
     rest: list[str] = []
-    same_host = mig = allow_mig = False
-    queue = list(words)
-    while queue:
-        word = queue.pop(0)
-        plain = word.lower()
-        if plain.replace("-", "_").strip("_") in _SAME_HOST:
-            same_host = True
-        elif plain.removeprefix("--") == "mig":
-            mig = True
-        elif plain.removeprefix("--").replace("-", "_") == "allow_mig":
-            allow_mig = True
-        elif option := _NAMED.fullmatch(word):
-            name = (option[1] or option[3]).lower()
-            found[name] = option[2] or (queue.pop(0) if queue else "")
+    queue = iter(words)
+    for word in queue:
+        plain = word.lower().replace("-", "_")
+        if plain in _FLAGS:
+            flags.add(_FLAGS[plain])
         elif plain == "on":
-            found["host"] = queue.pop(0) if queue else ""
-        elif _COUNT.fullmatch(plain) and "gpus" not in found:
-            found["gpus"] = plain.rstrip("x")
-        elif _is_amount(plain) and "memory" not in found:
-            found["memory"] = word
-        elif plain.startswith("--"):
-            raise UsageError(f"{word[:40]!r} is not understood.", "Such as `2 h100 40G same-host`.")
+            host = _name("host", next(queue, ""))
+        elif count is None and _COUNT.fullmatch(plain):
+            count = int(plain.rstrip("x"))
+        elif memory is None and _is_amount(plain):
+            memory = _memory(word)
         elif plain not in _FILLERS:
             rest.append(word)
-    return ParsedRequest(
-        _wanted(found, same_host=same_host, mig=mig, allow_mig=allow_mig), tuple(rest), "gpus" in found
-    )
+    if count is not None and not 1 <= count <= MAX_GPUS:
+        raise UsageError(f"how many GPUs must be a number from 1 to {MAX_GPUS}, not {count}.")
+    if "allow_mig" in flags and not memory:
+        raise UsageError(
+            "`allow-mig` needs an amount of memory.", "Such as `2 20G allow-mig`; `mig` asks for any slice."
+        )
+    if {"mig", "allow_mig"} <= flags:
+        raise UsageError("`mig` and `allow-mig` exclude each other.")
+    wanted = GpuRequest(gpus=count or 1, memory_bytes=memory, host=host, **dict.fromkeys(flags, True))
+    return ParsedRequest(wanted, tuple(rest), count is not None)
 
 
 def read_kind(words: Sequence[str]) -> GpuRequest:
     """As `read_request`, where every word has to mean something: `>=40G` is memory, any other the model. Raises
     UsageError."""
     asked = read_request([_least(word) for word in words])
-    if not asked.words:
-        return asked.wanted
-    if asked.wanted.model is not None:
-        raise UsageError(f"{asked.words[0]!r} is not understood.", "Such as `2 h100 40G same-host`.")
-    return replace(asked.wanted, model=_name("model", " ".join(asked.words)))
+    return replace(asked.wanted, model=_name("model", " ".join(asked.words))) if asked.words else asked.wanted
 
 
 def read_reservation(words: Sequence[str], now: float, zone: tzinfo) -> ReservationDraft:
@@ -187,7 +178,7 @@ def split_clauses(words: Iterable[str], names: Sequence[str]) -> tuple[list[str]
     clauses: dict[str, list[str]] = {}
     into = place
     for word in words:
-        name = word.lower().removeprefix("--")
+        name = word.lower()
         if name not in names or "note" in clauses:
             into.append(word)
         elif name in clauses:
@@ -203,15 +194,12 @@ def _read_place(words: list[str]) -> ReservationRequest:
     if not words:
         raise UsageError("which GPUs?", _RESERVE_HINT)
     first = words[0]
-    if len(words) == 1 and not _COUNT.fullmatch(first.lower()) and not first.startswith("--"):
+    if len(words) == 1 and not _COUNT.fullmatch(first.lower()):
         return read_named(first)
-    at_host = words.index("on") if "on" in words else len(words)
-    kind = read_kind([*words[:at_host], *(f"host={host}" for host in words[at_host + 1 :][:1])])
-    if len(words) > at_host + 2:
-        raise UsageError(f"{words[at_host + 2]!r} is not understood.", _RESERVE_HINT)
-    if not read_request([_least(word) for word in words]).is_counted and "any" not in {word.lower() for word in words}:
+    asked = read_request([_least(word) for word in words])
+    if not asked.is_counted and "any" not in {word.lower() for word in words}:
         raise UsageError("how many GPUs?", _RESERVE_HINT)
-    return ReservationRequest(any=kind)
+    return ReservationRequest(any=read_kind(words))
 
 
 def read_named(place: str) -> ReservationRequest:
@@ -225,31 +213,14 @@ def read_named(place: str) -> ReservationRequest:
     return ReservationRequest(host=host, labels=named)
 
 
-def _wanted(found: dict[str, str], *, same_host: bool, mig: bool, allow_mig: bool) -> GpuRequest:
-    count = found.get("gpus", "1")
-    if not count.isascii() or not count.isdigit() or not 1 <= int(count[:9]) <= MAX_GPUS:
-        raise UsageError(f"how many GPUs must be a number from 1 to {MAX_GPUS}, not {count[:20]!r}.")
+def _memory(word: str) -> int:
     try:
-        memory = parse_memory(_least(found["memory"])) if "memory" in found else None
+        memory = parse_memory(word)
     except ValueError as error:
         raise UsageError(f"memory: {error}.") from error
-    if memory is not None and memory >= 2**60:
+    if memory >= 2**60:
         raise UsageError("no GPU has so much memory.")
-    if allow_mig and not memory:
-        raise UsageError(
-            "`allow-mig` needs an amount of memory.", "Such as `2 20G allow-mig`; `mig` asks for any slice."
-        )
-    if mig and allow_mig:
-        raise UsageError("`mig` and `allow-mig` exclude each other.")
-    return GpuRequest(
-        gpus=int(count),
-        memory_bytes=memory,
-        model=_name("model", found["model"]) if "model" in found else None,
-        same_host=same_host,
-        host=_name("host", found["host"]) if "host" in found else None,
-        mig=mig,
-        allow_mig=allow_mig,
-    )
+    return memory
 
 
 def _least(word: str) -> str:
