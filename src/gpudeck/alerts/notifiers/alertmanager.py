@@ -7,8 +7,9 @@ end for a quarter of an hour. Of several hubs only the one that evaluates alerts
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -50,18 +51,13 @@ _Key = tuple[tuple[str, str], ...]
 
 
 class PostedAlert(Struct, rename="camel"):
-    """As the API takes it. `ends_at` is a Unix time until it is sent, None while it fires."""
+    """As the API takes it. `ends_at` is added when it is sent."""
 
     labels: dict[str, str]
     annotations: dict[str, str]
     starts_at: str
     ends_at: str = ""
     generator_url: str = field(default="", name="generatorURL")
-
-
-class _Kept(Struct):
-    alert: PostedAlert
-    resolved_at: float | None = None
 
 
 class AlertmanagerNotifier(Service):
@@ -83,71 +79,103 @@ class AlertmanagerNotifier(Service):
         """`page` is the address of our page, `prefix` stands before the summaries of a demo."""
         self._settings = settings
         self._fleet = fleet
+        self._events = events
         self._find_engine = find_engine
         self._page = page
         self._prefix = prefix
         self._now = now
-        self._kept: dict[_Key, _Kept] = {}
-        self._engine: AlertEngine | None = None
-        self._version = -1
-        self._targets = [_Alertmanager(url, settings, self._alerts, events, now) for url in settings.urls]
+        self._seen: tuple[AlertEngine | None, int] = None, -1
+        self._firing: dict[_Key, PostedAlert] = {}
+        self._resolved: dict[_Key, tuple[PostedAlert, float]] = {}
+        self._changed = asyncio.Event()
+        """Set once: for the next change there is another."""
+        self._problems: dict[str, str] = {}
+        self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        for target in self._targets:
-            target.start()
+        """Each has a task of its own: one that hangs keeps no other from its alerts."""
+        self._tasks = [asyncio.create_task(self._run(url)) for url in self._settings.urls]
 
     async def close(self) -> None:
         """The alerts go on there until they end by themselves: the next hub, or this one, sends them again."""
-        for target in self._targets:
-            await target.close()
+        await cancel_tasks(*self._tasks)
 
     def on_second(self) -> None:
-        self._fleet.set_problems(self.name, [target.problem for target in self._targets if target.problem])
-        engine, now = self._find_engine(), self._now()
+        self._fleet.set_problems(self.name, list(self._problems.values()))
+        engine = self._find_engine()
+        seen, self._seen = self._seen, (engine, -1 if engine is None else engine.version)
         if engine is None:
-            self._kept, self._engine = {}, None
-            return
-        if engine is self._engine and engine.version == self._version:
-            return
-        self._engine, self._version = engine, engine.version
-        if self._update(engine, now):
-            for target in self._targets:
-                target.wake()
+            self._firing, self._resolved = {}, {}
+        elif seen != self._seen:
+            self._update(engine, self._now())
 
-    def _update(self, engine: AlertEngine, now: float) -> bool:
-        """Whether an alert began or ended."""
-        firing = {}
+    def _update(self, engine: AlertEngine, now: float) -> None:
+        firing: dict[_Key, PostedAlert] = {}
+        lowest = SEVERITIES.index(self._settings.severity)
         for record in engine.firing():
-            if not record.is_personal and SEVERITIES.index(record.severity) >= SEVERITIES.index(
-                self._settings.severity
-            ):
+            if not record.is_personal and SEVERITIES.index(record.severity) >= lowest:
                 alert = self._describe(record)
                 key = tuple(sorted(alert.labels.items()))
-                known = self._kept.get(key)
                 # One that is there already goes on when it is muted here: it is not resolved.
-                if (known is not None and known.resolved_at is None) or not engine.is_muted(record, now):
+                if key in self._firing or not engine.is_muted(record, now):
                     firing[key] = alert
-        is_other = any((known := self._kept.get(key)) is None or known.resolved_at is not None for key in firing)
-        for key, alert in firing.items():
-            self._kept[key] = _Kept(alert)
-        for key, known in list(self._kept.items()):
-            if key in firing:
-                continue
-            if known.resolved_at is None:
-                known.resolved_at, is_other = now, True
-            elif not 0 <= now - known.resolved_at < RESOLVED_SECONDS:
-                del self._kept[key]
-        return is_other
+        self._resolved |= {key: (alert, now) for key, alert in self._firing.items() if key not in firing}
+        self._resolved = {
+            key: one for key, one in self._resolved.items() if key not in firing and _is_recent(one[1], now)
+        }
+        if firing.keys() != self._firing.keys():
+            self._changed.set()
+            self._changed = asyncio.Event()
+        self._firing = firing
 
-    def _alerts(self) -> list[PostedAlert]:
+    async def _run(self, url: str) -> None:
+        shown, failures, resend = show_url(url), 0, self._settings.resend
+        while True:
+            changed = self._changed
+            try:
+                await self._send(f"{url.rstrip('/')}{PATH}")
+            except GpudeckError as error:
+                failures += 1
+                if failures >= _TOLD_AFTER:
+                    self._note_failure(shown, error)
+                await asyncio.sleep(pause_after(failures, _FIRST_PAUSE, resend))
+                continue
+            except Exception:
+                log.exception("alerts could not be sent to %s", shown)
+            if self._problems.pop(shown, None) is not None:
+                log.info("the Alertmanager %s takes alerts again", shown)
+            failures = 0
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), resend)
+
+    def _note_failure(self, shown: str, error: GpudeckError) -> None:
+        if shown not in self._problems:
+            title = f"The Alertmanager {shown} does not take alerts"
+            log.warning("%s: %s", title, error)
+            self._events.add(make_event(self._now(), "message_failed", title, severity="warning", detail=error.message))
+        self._problems[shown] = f"the Alertmanager {shown} does not take alerts: {error.message}"
+
+    async def _send(self, url: str) -> None:
+        """Raises Temporary, Refused or UsageError."""
+        alerts, settings = self._list_alerts(), self._settings
+        headers = {"Content-Type": "application/json"}
+        if settings.token_file is not None:
+            headers["Authorization"] = f"Bearer {await asyncio.to_thread(_read_token, settings.token_file)}"
+        trust = None if settings.ca_file is None else await asyncio.to_thread(trust_from, settings.ca_file)
+        fetcher = Fetcher(deadline=_DEADLINE, trust=trust)
+        try:
+            for start in range(0, len(alerts), _AT_ONCE):
+                await fetcher.post(url, msgspec.json.encode(alerts[start : start + _AT_ONCE]), headers)
+        finally:
+            await fetcher.close()
+
+    def _list_alerts(self) -> list[PostedAlert]:
         """All that is to be sent now."""
         now = self._now()
         until = now + AHEAD * self._settings.resend
-        return [
-            replace(one.alert, ends_at=_write_time(until if one.resolved_at is None else one.resolved_at))
-            for one in self._kept.values()
-            if one.resolved_at is None or 0 <= now - one.resolved_at < RESOLVED_SECONDS
-        ]
+        resolved = [one for one in self._resolved.values() if 0 <= now - one[1] < RESOLVED_SECONDS]
+        ends = [*((alert, until) for alert in self._firing.values()), *resolved]
+        return [replace(alert, ends_at=_write_time(end)) for alert, end in ends]
 
     def _describe(self, record: AlertRecord) -> PostedAlert:
         own = {
@@ -169,101 +197,6 @@ class AlertmanagerNotifier(Service):
         link = f"{self._page.rstrip('/')}/{link_of([record])}" if self._page else ""
         started = _write_time(record.fired_at or record.since)
         return PostedAlert(_known(labels), _known(annotations), started, generator_url=link)
-
-
-class _Alertmanager:
-    """One of them, with a task of its own: one that hangs keeps no other from its alerts."""
-
-    def __init__(
-        self,
-        url: str,
-        settings: AlertmanagerSettings,
-        alerts: Callable[[], Sequence[PostedAlert]],
-        events: EventLog,
-        now: Clock,
-    ) -> None:
-        self._url = f"{url.rstrip('/')}{PATH}"
-        self._shown = show_url(url)
-        self._settings = settings
-        self._alerts = alerts
-        self._events = events
-        self._now = now
-        self._changed = asyncio.Event()
-        self._failures = 0
-        self._trouble = ""
-        self._task: asyncio.Task[None] | None = None
-
-    @property
-    def problem(self) -> str:
-        """For everybody who may look at the hub; "" where alerts arrive."""
-        if self._failures < _TOLD_AFTER:
-            return ""
-        return f"the Alertmanager {self._shown} does not take alerts: {self._trouble}"
-
-    def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._run())
-
-    def wake(self) -> None:
-        self._changed.set()
-
-    async def close(self) -> None:
-        await cancel_tasks(self._task)
-
-    async def _run(self) -> None:
-        fetcher: Fetcher | None = None
-        try:
-            while True:
-                self._changed.clear()
-                try:
-                    fetcher = fetcher or await self._connect()
-                    await self._send(fetcher)
-                except GpudeckError as error:
-                    self._note_failure(error)
-                except Exception:
-                    log.exception("alerts could not be sent to %s", self._shown)
-                else:
-                    self._note_success()
-                await self._wait()
-        finally:
-            if fetcher is not None:
-                await fetcher.close()
-
-    async def _connect(self) -> Fetcher:
-        """Raises UsageError."""
-        file = self._settings.ca_file
-        return Fetcher(deadline=_DEADLINE, trust=None if file is None else await asyncio.to_thread(trust_from, file))
-
-    async def _send(self, fetcher: Fetcher) -> None:
-        """Raises Temporary, Refused or UsageError."""
-        alerts = self._alerts()
-        headers = {"Content-Type": "application/json"}
-        if self._settings.token_file is not None:
-            headers["Authorization"] = f"Bearer {await asyncio.to_thread(_read_token, self._settings.token_file)}"
-        for start in range(0, len(alerts), _AT_ONCE):
-            await fetcher.post(self._url, msgspec.json.encode(alerts[start : start + _AT_ONCE]), headers)
-
-    async def _wait(self) -> None:
-        """Until an alert is another, or it is time; after a failure for longer each time."""
-        if self._failures:
-            await asyncio.sleep(pause_after(self._failures, _FIRST_PAUSE, self._settings.resend))
-            return
-        try:
-            await asyncio.wait_for(self._changed.wait(), self._settings.resend)
-        except TimeoutError:
-            return
-
-    def _note_failure(self, error: GpudeckError) -> None:
-        self._failures += 1
-        self._trouble = error.message
-        if self._failures == _TOLD_AFTER:
-            log.warning("the Alertmanager %s does not take alerts: %s", self._shown, error)
-            title = f"The Alertmanager {self._shown} does not take alerts"
-            self._events.add(make_event(self._now(), "message_failed", title, severity="warning", detail=error.message))
-
-    def _note_success(self) -> None:
-        if self._failures >= _TOLD_AFTER:
-            log.info("the Alertmanager %s takes alerts again", self._shown)
-        self._failures = 0
 
 
 def _known(texts: dict[str, str]) -> dict[str, str]:
