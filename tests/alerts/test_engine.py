@@ -57,7 +57,7 @@ def test_end_is_told_when_it_has_lasted() -> None:
     assert watched.rules() == ["gpu_hot"]
     watched.run(60)
     assert watched.firing() == []
-    assert watched.titles() == ["GPU 0 of gpu01 is at 91 °C", "GPU 0 of gpu01 has cooled down"]
+    assert watched.titles() == ["GPU 0 of gpu01 is at 91 °C", "Resolved: GPU 0 of gpu01 is at 91 °C"]
     assert [message.kind for message in watched.sent] == ["alert", "resolved"]
     assert watched.kinds() == ["alert_fired", "alert_resolved"]
 
@@ -99,7 +99,7 @@ def test_gpu_alert_of_a_host_that_went_down_before_it_was_told_waits_for_the_hos
     assert watched.titles() == ["gpu01 has stopped reporting"]
     watched.report("gpu01", HOT)
     watched.run(1500)
-    assert watched.titles()[1:] == ["GPU 0 of gpu01 is at 91 °C", "gpu01 reports again"]
+    assert watched.titles()[1:] == ["GPU 0 of gpu01 is at 91 °C", "Resolved: gpu01 has stopped reporting"]
 
 
 def test_switch_failure_of_forty_hosts_is_one_message_and_so_is_its_end() -> None:
@@ -121,7 +121,7 @@ def test_switch_failure_of_forty_hosts_is_one_message_and_so_is_its_end() -> Non
     assert watched.kinds() == ["alert_fired"] * 40
     watched.reports = reports
     watched.run(60)
-    assert watched.titles()[1:] == [f"40 hosts report again: {first}, … and 30 more"]
+    assert watched.titles()[1:] == [f"Resolved: 40 hosts have stopped reporting: {first}, … and 30 more"]
 
 
 def test_alert_that_ends_before_it_was_told_is_not_told_at_all() -> None:
@@ -152,13 +152,13 @@ def test_host_that_comes_and_goes_is_told_a_few_times_and_not_each_time() -> Non
     assert watched.record("host_down").note == "It is flapping."
     assert watched.titles() == [
         "gpu01 has stopped reporting",
-        "gpu01 reports again",
+        "Resolved: gpu01 has stopped reporting",
         "gpu01 has stopped reporting",
-        "gpu01 reports again",
+        "Resolved: gpu01 has stopped reporting",
         "gpu01 has stopped reporting",
     ]
     watched.run(2400)
-    assert watched.titles()[5:] == ["gpu01 reports again"]
+    assert watched.titles()[5:] == ["Resolved: gpu01 has stopped reporting"]
 
 
 def test_it_gets_worse_is_told_again() -> None:
@@ -373,8 +373,8 @@ def test_network_that_was_cut_for_an_hour_is_told_once_and_ends_once() -> None:
     watched.run(3600)
     watched.reports = reports
     watched.run(1200)
-    told = [title.partition(":")[0] for title in watched.titles()]
-    assert told == ["8 hosts have stopped reporting", "8 hosts report again"]
+    told = [title.rpartition(":")[0] for title in watched.titles()]
+    assert told == ["8 hosts have stopped reporting", "Resolved: 8 hosts have stopped reporting"]
 
 
 def test_removed_host_takes_its_alerts_along() -> None:
@@ -384,9 +384,7 @@ def test_removed_host_takes_its_alerts_along() -> None:
     watched.hub.fleet.remove(host)
     watched.run(60)
     assert watched.firing() == []
-    assert watched.titles()[1:] == [
-        "No longer watched: GPU 0 of gpu01 is at 91 °C (the host is no longer in the fleet)"
-    ]
+    assert watched.titles()[1:] == ["Resolved: GPU 0 of gpu01 is at 91 °C (the host is no longer in the fleet)"]
 
 
 def test_rule_can_be_off_or_otherwise_for_some_hosts_models_and_labels() -> None:
@@ -435,7 +433,10 @@ def test_restart_tells_nothing_again_and_ends_what_ended_meanwhile() -> None:
     watched.report("gpu02", make_gpu(uuid="B"))
     watched.run(300)
     assert watched.firing() == []
-    assert sorted(watched.titles()[len(before) :]) == ["GPU 0 of gpu01 has cooled down", "gpu02 reports again"]
+    assert sorted(watched.titles()[len(before) :]) == [
+        "Resolved: GPU 0 of gpu01 is at 91 °C",
+        "Resolved: gpu02 has stopped reporting",
+    ]
 
 
 def test_restart_between_writing_down_and_sending_sends_under_the_same_key() -> None:

@@ -66,7 +66,10 @@ def test_restart_finds_what_fires_and_sends_nothing_twice(house: House) -> None:
         await house.run(600)
 
     asyncio.run(live())
-    assert [message.title for message in house.sent] == ["GPU 0 of gpu01 is at 91 °C", "GPU 0 of gpu01 has cooled down"]
+    assert [message.title for message in house.sent] == [
+        "GPU 0 of gpu01 is at 91 °C",
+        "Resolved: GPU 0 of gpu01 is at 91 °C",
+    ]
 
 
 def test_what_was_kept_takes_the_place_of_what_was_found_before_it_could_be_read(house: House) -> None:

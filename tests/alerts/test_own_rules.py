@@ -34,7 +34,7 @@ def test_an_own_rule_fires_after_its_time_and_says_what_it_compared() -> None:
     lab.report("gpu01", holding(40), holding(50, number=1))
     lab.run(120, 10)
     assert "idle_memory" not in lab.rules()
-    assert "idle_memory: no longer on GPU 0 of gpu01" in lab.titles()
+    assert "Resolved: GPU 0 of gpu01: utilization 3 %, memory used 20 GiB" in lab.titles()
 
 
 def test_text_labels_and_limits_of_an_override() -> None:
@@ -111,7 +111,7 @@ def test_alerts_of_a_rule_that_was_removed_while_the_hub_was_away_end() -> None:
     assert later.rules() == []
     assert [record.end for record in later.engine.changed.values()] == ["the rule was removed"]
     later.run(20)
-    assert later.titles() == [f"No longer watched: {kept[0].title} (the rule was removed)"]
+    assert later.titles() == [f"Resolved: {kept[0].title} (the rule was removed)"]
 
 
 EXPRESSIONS = (

@@ -22,7 +22,7 @@ def test_removed_hosts_are_one_message_that_does_not_say_that_they_report_again(
     watched.run(20)
     assert [event.title for event in watched.events] == ["Resolved: 150 alerts (their hosts were removed)"]
     assert watched.titles()[-1].startswith(
-        "No longer watched: 150 hosts have stopped reporting (the host was removed): gpu000, gpu001"
+        "Resolved: 150 hosts have stopped reporting (the host was removed): gpu000, gpu001"
     )
 
 

@@ -191,7 +191,7 @@ def test_gpu_that_was_lost_before_a_restart_is_lost_until_it_is_there(tmp_path: 
 
     asyncio.run(live())
     assert second.shown() == []
-    assert [message.title for message in second.sent] == ["GPU 1 of gpu01 is there again"]
+    assert [message.title for message in second.sent] == ["Resolved: GPU 1 of gpu01 is gone"]
 
 
 def test_reservation_that_nobody_uses_and_history_that_is_not_kept_come_from_their_rooms(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_host_that_was_never_read_is_told_after_a_while_and_when_it_reports(
     assert watched.firing() == [("host_unreadable", title)]
     watched.report("gpu01", via=via)
     watched.run(30)
-    assert (watched.firing(), watched.titles()) == ([], [title, "gpu01 reports"])
+    assert (watched.firing(), watched.titles()) == ([], [title, f"Resolved: {title}"])
 
 
 def test_host_that_tells_its_machine_id_ends_the_alert_of_its_name() -> None:
@@ -48,7 +48,7 @@ def test_host_that_tells_its_machine_id_ends_the_alert_of_its_name() -> None:
     )
     watched.evaluate()
     watched.run(20)
-    assert watched.titles()[-1] == "gpu01 reports"
+    assert watched.titles()[-1] == "Resolved: gpu01 cannot be read: gpu01 (10.0.0.7:22) refuses connections"
     assert "host_unreadable" not in watched.rules()
 
 
@@ -97,7 +97,7 @@ def test_host_that_is_down_is_not_said_to_report_again_before_a_restarted_hub_ha
     assert (after.rules(), after.titles()) == (["host_down"], [])
     after.report("gpu01", via="ssh")
     after.run(30)
-    assert (after.rules(), after.titles()) == ([], ["gpu01 reports again"])
+    assert (after.rules(), after.titles()) == ([], ["Resolved: gpu01 has stopped reporting"])
 
 
 def test_host_that_is_no_longer_configured_ends_its_alert() -> None:

@@ -108,7 +108,7 @@ def mass_outage(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
         hub.stop()
         found = compare_samples(hub.samples(fleet.epoch - 60, time.time() + 60), fleet)
     texts = hook.texts()
-    fired = [text for text in texts if "reporting" in text and "again" not in text.split("\n")[0]]
+    fired = [text for text in texts if "reporting" in text and "Resolved" not in text.split("\n")[0]]
     ended = [text for text in texts if text not in fired]
     outcome.figures = [
         at_most("messages that they are down", len(fired), 1),

@@ -60,7 +60,7 @@ def test_rule_fires_on_a_host_with_hot_memory_and_ends_when_it_has_cooled_down()
     watched.report("gpu01", make_gpu(0), make_gpu(1))
     watched.run(180)
     assert watched.firing() == []
-    assert watched.titles()[-1] == "The memory of GPU 1 of gpu01 has cooled down"
+    assert watched.titles()[-1] == "Resolved: GPU 1 of gpu01 has memory at 107 °C"
 
 
 def test_limits_of_the_rule_are_settings(tmp_path: Path) -> None:

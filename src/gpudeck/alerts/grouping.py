@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from gpudeck.alerts.notifiers.rendering import Message, Subject
 from gpudeck.alerts.record import AlertRecord, shared_labels
-from gpudeck.alerts.rule import Rule, place_of
+from gpudeck.alerts.rule import Rule
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.model.event import SEVERITIES
 from gpudeck.model.text import show_span
@@ -204,25 +204,14 @@ class MessageGrouping:
 
 def _title(records: Sequence[AlertRecord], rule: Rule, *, is_end: bool) -> str:
     first = records[0]
+    ends = {record.end for record in records}
+    why = f" ({ends.pop()})" if is_end and len(ends) == 1 and first.end is not None else ""
+    words = f"Still: {first.title}" if first.repeats and not is_end else f"{first.title}{why}"
     if len(records) > 1:
         names = list(dict.fromkeys(_short(record) for record in records))
         more = f", … and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-        words = _many_resolved(records, rule) if is_end else rule.many.format(count=len(records))
-        return f"{words}: {', '.join(names[:_NAMES])}{more}"
-    if not is_end:
-        return f"Still: {first.title}" if first.repeats else first.title
-    if first.end is not None:
-        return f"No longer watched: {first.title} ({first.end})"
-    return rule.resolved.format(place=place_of(first.host, first.label))
-
-
-def _many_resolved(records: Sequence[AlertRecord], rule: Rule) -> str:
-    """The end of an alert of a removed host does not say that the host reports again."""
-    if not any(record.end for record in records):
-        return rule.resolved_many.format(count=len(records))
-    ends = {record.end for record in records}
-    why = f" ({ends.pop()})" if len(ends) == 1 else ""
-    return f"No longer watched: {rule.many.format(count=len(records))}{why}"
+        words = f"{rule.many.format(count=len(records))}{why}: {', '.join(names[:_NAMES])}{more}"
+    return f"Resolved: {words}" if is_end else words
 
 
 def _short(record: AlertRecord) -> str:

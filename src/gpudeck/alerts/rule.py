@@ -162,8 +162,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     `inhibits_host`: while it fires, no other alert of its host is sent. `clears_itself`: its findings last for the time
     of `clear_after`, which is not waited for once more.
     `labels` are those of its alerts, in addition to those of their hosts.
-    `many` is the title of several in one message, and `resolved` that of the end, with {place}; `notifies_end` false:
-    no message is sent at the end.
+    `many` is the title of several in one message; `notifies_end` false: no message is sent at the end.
     """
 
     name: str
@@ -172,8 +171,6 @@ class Rule(Struct, frozen=True, kw_only=True):
     preselect: Preselect | None = None
     action: str
     many: str
-    resolved: str = ""
-    resolved_many: str = ""
     needs: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     why_unknown: WhyUnknown | None = None
@@ -191,10 +188,3 @@ class Rule(Struct, frozen=True, kw_only=True):
 def find_at(gpu: Gpu, title: str, **others: Any) -> RuleFinding:
     """Something is so of that GPU; `others` are the rest of a finding."""
     return RuleFinding(title=title, gpu=gpu.uuid, label=gpu.label, model=gpu.name, **others)
-
-
-def place_of(host: str | None, label: str | None) -> str:
-    """GPU 3 of gpu-01, gpu-01, or the fleet."""
-    if host is None:
-        return "the fleet"
-    return host if label is None else f"GPU {label} of {host}"

@@ -37,8 +37,6 @@ HUB_RULES = (
         find=find_failing_history,
         action="Look at the problems of the hub on its page, and at its log.",
         many="The history is late or not kept",
-        resolved="The history is up to date again",
-        resolved_many="The history is up to date again",
     ),
     Rule(
         name="fleet_nearly_full",
@@ -46,8 +44,6 @@ HUB_RULES = (
         find=find_full_fleet,
         action="Look for idle GPUs: gpudeck show idle.",
         many="Hardly a GPU is free",
-        resolved="More GPUs are free again",
-        resolved_many="More GPUs are free again",
         notifies_end=False,
     ),
 )

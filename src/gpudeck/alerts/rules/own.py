@@ -158,6 +158,4 @@ def _rule(name: str, scope: Literal["host", "gpu"], find: Find) -> Rule:
         find=find,
         action="",
         many=f"{name}: {{count}} {noun}",
-        resolved=f"{name}: no longer on {{place}}",
-        resolved_many=f"{name}: no longer on {{count}} {noun}",
     )
