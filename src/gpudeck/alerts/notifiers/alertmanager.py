@@ -121,7 +121,7 @@ class AlertmanagerNotifier(Service):
                     firing[key] = alert
         self._resolved |= {key: (alert, now) for key, alert in self._firing.items() if key not in firing}
         self._resolved = {
-            key: one for key, one in self._resolved.items() if key not in firing and _is_recent(one[1], now)
+            key: one for key, one in self._resolved.items() if key not in firing and _is_shown(one[1], now)
         }
         if firing.keys() != self._firing.keys():
             self._changed.set()
@@ -173,7 +173,7 @@ class AlertmanagerNotifier(Service):
         """All that is to be sent now."""
         now = self._now()
         until = now + AHEAD * self._settings.resend
-        resolved = [one for one in self._resolved.values() if 0 <= now - one[1] < RESOLVED_SECONDS]
+        resolved = [one for one in self._resolved.values() if _is_shown(one[1], now)]
         ends = [*((alert, until) for alert in self._firing.values()), *resolved]
         return [replace(alert, ends_at=_write_time(end)) for alert, end in ends]
 
@@ -197,6 +197,10 @@ class AlertmanagerNotifier(Service):
         link = f"{self._page.rstrip('/')}/{link_of([record])}" if self._page else ""
         started = _write_time(record.fired_at or record.since)
         return PostedAlert(_known(labels), _known(annotations), started, generator_url=link)
+
+
+def _is_shown(resolved_at: float, now: float) -> bool:
+    return 0 <= now - resolved_at < RESOLVED_SECONDS
 
 
 def _known(texts: dict[str, str]) -> dict[str, str]:
