@@ -146,7 +146,14 @@ def read_request(words: Sequence[str]) -> ParsedRequest:
         )
     if {"mig", "allow_mig"} <= flags:
         raise UsageError("`mig` and `allow-mig` exclude each other.")
-    wanted = GpuRequest(gpus=count or 1, memory_bytes=memory, host=host, **dict.fromkeys(flags, True))
+    wanted = GpuRequest(
+        gpus=count or 1,
+        memory_bytes=memory,
+        same_host="same_host" in flags,
+        host=host,
+        mig="mig" in flags,
+        allow_mig="allow_mig" in flags,
+    )
     return ParsedRequest(wanted, tuple(rest), count is not None)
 
 
