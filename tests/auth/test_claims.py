@@ -47,7 +47,7 @@ def test_too_many_groups_of_entra_are_explained(sign: dict[str, object]) -> None
 
 
 def test_names_come_from_a_claim_and_a_pattern() -> None:
-    of_mail = MappingSettings(name_claim="email", name_pattern=r"(.+)@example\.org")
+    of_mail = MappingSettings(name_claim="email", name_pattern=r"(.+)@example\.org", trust_email=True)
     assert map_user(ADA, of_mail).name == "ada"
     assert map_user({"preferred_username": "Ada@example.org"}, MappingSettings()).name == "ada"
     with pytest.raises(Refused, match="gives no name"):
@@ -85,6 +85,19 @@ def test_patterns_match_all_of_a_group_and_nothing_else_is_special() -> None:
     assert match_group("a.b", "axb") is None
     assert match_group("gpu", "gpu-admins") is None
     assert match_group("cn=*,ou=groups", "cn=x,ou=groups") == "x"
+
+
+def test_a_mail_address_names_an_account_only_if_it_is_verified_or_the_provider_is_trusted_with_it() -> None:
+    of_mail = MappingSettings(name_claim="email")
+    assert map_user({**ADA, "email_verified": True}, of_mail).name == "ada"
+    assert map_user({**ADA, "email_verified": "true"}, of_mail).name == "ada"
+    with pytest.raises(Refused, match="does not send email_verified, and `trust_email` is not set"):
+        map_user(ADA, of_mail)
+    trusting = map_user(ADA, MappingSettings(name_claim="email", trust_email=True))
+    assert trusting.name == "ada"
+    assert "does not say that it is verified, but `trust_email` is set" in trusting.reasons[0].why
+    with pytest.raises(Refused, match="says that it is not verified"):
+        map_user({**ADA, "email_verified": False}, MappingSettings(name_claim="email", trust_email=True))
 
 
 def test_a_mail_address_that_is_not_verified_is_not_used() -> None:

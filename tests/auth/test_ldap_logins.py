@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
+from fakes.api_app import make_app
 from fakes.clock import FakeClock
 from fakes.passwords import quick_hasher
 from fakes.slapd import GROUPS, PASSWORD, PEOPLE, SERVICE, Slapd, group, person, running_slapd
@@ -18,7 +20,9 @@ from gpudeck.auth.auth import Auth
 from gpudeck.auth.ldap_logins import LdapLogins, try_login
 from gpudeck.auth.login import LoginRefused
 from gpudeck.auth.settings import AuthSettings, LdapSettings, MappingSettings
+from gpudeck.auth.trials import Trial
 from gpudeck.cli import gpudeck
+from gpudeck.fleet.hub import Hub
 from gpudeck.model.errors import GpudeckError
 
 ENTRIES = "".join(
@@ -238,14 +242,32 @@ def test_with_direct_bind_alone_sessions_end_some_time_after_the_password(tmp_pa
 
 
 def test_trial_shows_claims_and_what_becomes_of_them(stage: Stage) -> None:
-    ada = asyncio.run(try_login(stage.settings, "ada", PASSWORD))
-    assert ada.mapped is not None
-    assert (ada.mapped.name, ada.mapped.role) == ("ada", "admin")
+    asked = Trial("", "ldap", "", 0.0)
+    ada = asyncio.run(try_login(stage.ldap.directory, asked, "ada", PASSWORD))
+    assert (ada.state, ada.name, ada.role) == ("done", "ada", "admin")
     assert ada.claims["groups"] == ["leads", "gpu-users", "gpu-admins"]
-    assert any("gpu-admins matches gpu-admins" in reason.why for reason in ada.mapped.reasons)
-    eve = asyncio.run(try_login(stage.settings, "eve"))
-    assert (eve.mapped, "in none of the groups" in eve.problem) == (None, True)
-    assert asyncio.run(try_login(stage.settings, "ada", "wrong")).problem
+    assert any("gpu-admins matches gpu-admins" in reason.why for reason in ada.reasons)
+    eve = asyncio.run(try_login(stage.ldap.directory, asked, "eve"))
+    assert (eve.state, "in none of the groups" in eve.problem) == ("refused", True)
+    assert asyncio.run(try_login(stage.ldap.directory, asked, "ada", "wrong")).problem
+
+
+def test_admin_tries_a_login_of_the_directory_on_the_page(stage: Stage) -> None:
+    async def ask() -> list[httpx.Response]:
+        (_, secret), path = await stage.auth.tokens.create("admin", "admin"), "/api/v1/login/trials"
+        transport = httpx.ASGITransport(make_app(Hub(), auth=stage.auth))  # type: ignore[arg-type]
+        headers = {"Authorization": f"Bearer {secret}"}
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8042", headers=headers) as http:
+            me = await http.get("/api/v1/me")
+            asked = {"provider": "ldap", "name": "ada"}
+            return [me, await http.post(path, json=asked), await http.post(path, json={**asked, "password": "wrong"})]
+
+    me, found, wrong = asyncio.run(ask())
+    assert me.json()["directory"] == "LDAP"
+    assert (found.json()["state"], found.json()["role"]) == ("done", "admin")
+    assert found.json()["claims"]["groups"] == ["leads", "gpu-users", "gpu-admins"]
+    assert wrong.json()["state"] == "refused"
+    assert "wrong" not in str(asyncio.run(stage.auth.audit.list())[0])
 
 
 def test_check_tries_a_login_without_making_an_account(stage: Stage, tmp_path: Path) -> None:

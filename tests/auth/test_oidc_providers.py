@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, select, update
 
 from fakes.api_app import make_auth
 from fakes.hubs import HubProcess, gpudeck, start
@@ -19,7 +19,7 @@ from fakes.ports import free_port
 from fakes.waiting import wait_until
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.settings import AuthSettings, MappingSettings, OidcSettings
-from gpudeck.database.schema import provider_sessions
+from gpudeck.database.schema import identities, provider_grants
 from gpudeck.model.errors import Refused
 
 
@@ -91,11 +91,11 @@ def test_a_login_that_is_tried_shows_claims_and_reasons_and_logs_nobody_in(
 class Player:
     """The hub's own service in this process, so that a test says when sessions are due."""
 
-    def __init__(self, place: HubPlace, provider: NodeProvider) -> None:
+    def __init__(self, place: HubPlace, provider: NodeProvider, **changes: Any) -> None:
         (place.folder / "secret").write_text(SECRET)
         mapping = MappingSettings(roles={"admin": ["gpu-admins"]}, default_role="viewer")
         scopes, file = ["openid", "profile", "email", "groups"], str(place.folder / "secret")
-        settings = OidcSettings("node", provider.issuer, CLIENT, file, scopes=scopes, mapping=mapping)
+        settings = OidcSettings("node", provider.issuer, CLIENT, file, scopes=scopes, mapping=mapping, **changes)
         self.auth = make_auth(place.folder, AuthSettings(oidc=[settings]), public_url=place.url)
         assert self.auth.oidc is not None
         self.logins = self.auth.oidc
@@ -124,10 +124,45 @@ class Player:
 
     async def check(self, secret: str) -> Caller | None:
         """Who it is after the provider was asked again."""
-        await self.auth.database.execute(update(provider_sessions).values(due_at=0.0))
-        await self.logins.check_sessions()
+        await self.ask_again()
         self.auth.sessions.forget()
         return await self.auth.find_session(secret)
+
+    async def ask_again(self) -> None:
+        """As after the refresh time."""
+        await self.auth.database.execute(update(provider_grants).values(due_at=0.0))
+        await self.logins.check_grants()
+        await self.auth.refresh()
+
+    async def make_token(self, secret: str) -> str:
+        """A personal token of the user with that session."""
+        caller = await self.auth.find_session(secret)
+        assert caller is not None
+        assert caller.account_id is not None
+        return (await self.auth.tokens.create("laptop", "viewer", account_id=caller.account_id))[1]
+
+    async def grants(self) -> int:
+        return len((await self.auth.database.execute(select(provider_grants))).all())
+
+
+def test_a_trial_that_one_hub_begins_can_be_finished_by_another(place: HubPlace, provider: NodeProvider) -> None:
+    player = Player(place, provider)
+    other = Player(place, provider)
+
+    async def playing() -> None:
+        trial = await player.logins.make_trial("node")
+        url, cookie = await other.logins.begin("node", trial=trial.id)
+        with httpx.Client(timeout=60) as browser:
+            end = await asyncio.to_thread(pass_forms, browser, url, "uli", place.url)
+        answer = {name: values[0] for name, values in parse_qs(urlsplit(end).query).items()}
+        assert (await other.logins.finish("node", cookie, answer, "192.0.2.7", "a browser")).secret is None
+        await other.logins.close()
+        known = await player.logins.trials.find(trial.id)
+        assert known is not None
+        assert (known.state, known.name, known.claims["nonce"]) == ("done", "uli", "(hidden)")
+        assert await player.auth.accounts.find("uli") is None
+
+    player.run(playing())
 
 
 def test_sessions_follow_the_provider_and_end_when_it_disables_the_user(
@@ -167,6 +202,133 @@ def test_a_provider_that_is_down_ends_no_session_and_is_named(
 
     player.run(playing())
     assert "is not confirmed, and tried again" in caplog.text
+
+
+def test_personal_tokens_end_with_the_user_also_after_the_session_and_come_back_with_a_login(
+    place: HubPlace, provider: NodeProvider
+) -> None:
+    player = Player(place, provider)
+    find = player.auth.find_token
+
+    async def playing() -> None:
+        secret = await player.finish(*await player.begin("ada"))
+        token = await player.make_token(secret)
+        await player.auth.sessions.end(secret)
+        await player.ask_again()
+        assert find(token) is not None
+        provider.change_user("ada", None)
+        await player.ask_again()
+        assert find(token) is None
+        assert await player.grants() == 0
+        provider.change_user("ada", {"preferred_username": "ada", "groups": ["staff"]})
+        await player.ask_again()
+        assert find(token) is None
+        await player.finish(*await player.begin("ada"))
+        await player.auth.refresh()
+        assert find(token) is not None
+
+    player.run(playing())
+    actions = [(one.action, one.subject) for one in asyncio.run(player.auth.audit.list())]
+    assert actions[:3] == [("log in", "ada"), ("enable account", "ada"), ("suspend account", "ada")]
+
+
+def test_tokens_of_a_user_whom_an_admin_disabled_stay_worthless_after_a_login(
+    place: HubPlace, provider: NodeProvider
+) -> None:
+    player = Player(place, provider)
+
+    async def playing() -> None:
+        await player.auth.accounts.add("root", "admin", None)
+        token = await player.make_token(await player.finish(*await player.begin("ada")))
+        await player.auth.accounts.change("ada", is_disabled=True)
+        provider.change_user("ada", None)
+        await player.ask_again()
+        provider.change_user("ada", {"preferred_username": "ada", "groups": ["staff"]})
+        with pytest.raises(Refused, match="the account ada is disabled"):
+            await player.finish(*await player.begin("ada"))
+        await player.auth.refresh()
+        assert player.auth.find_token(token) is None
+
+    player.run(playing())
+
+
+def test_while_the_provider_is_down_tokens_still_count_and_the_log_says_so_once(
+    place: HubPlace, provider: NodeProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    player = Player(place, provider)
+
+    async def playing() -> None:
+        secret = await player.finish(*await player.begin("ada"))
+        token = await player.make_token(secret)
+        await player.auth.sessions.end(secret)
+        provider.stop()
+        await player.ask_again()
+        await player.ask_again()
+        assert player.auth.find_token(token) is not None
+
+    player.run(playing())
+    assert caplog.text.count("is not confirmed, and tried again; users stay in") == 1
+
+
+def test_of_many_ended_sessions_one_is_asked_about_while_there_are_tokens_and_none_without(
+    place: HubPlace, provider: NodeProvider
+) -> None:
+    player = Player(place, provider)
+
+    async def playing() -> None:
+        secrets = [await player.finish(*await player.begin("ada")) for _ in range(3)]
+        await player.make_token(secrets[0])
+        for secret in secrets:
+            await player.auth.sessions.end(secret)
+        await player.ask_again()
+        assert await player.grants() == 1
+        token = next(one for one in await player.auth.tokens.list() if one.account == "ada")
+        await player.auth.tokens.revoke(token.id)
+        await player.ask_again()
+        assert await player.grants() == 0
+
+    player.run(playing())
+
+
+def test_without_refresh_tokens_personal_tokens_end_some_time_after_the_login(
+    place: HubPlace, provider: NodeProvider
+) -> None:
+    provider.stop()
+    provider.gives_refresh_tokens = False
+    provider.start()
+    player = Player(place, provider)
+
+    async def playing() -> None:
+        secret = await player.finish(*await player.begin("ada"))
+        token = await player.make_token(secret)
+        await player.logins.check_grants()
+        await player.auth.refresh()
+        assert player.auth.find_token(token) is not None
+        assert await player.check(secret) is None
+        assert player.auth.find_token(token) is None
+
+    player.run(playing())
+    suspended = next(one for one in asyncio.run(player.auth.audit.list()) if one.action == "suspend account")
+    assert suspended.details == "node: the provider has given no refresh token, so it cannot be asked"
+
+
+def test_tokens_of_before_are_suspended_when_nobody_can_be_asked_about_their_user(
+    place: HubPlace, provider: NodeProvider
+) -> None:
+    player = Player(place, provider)
+
+    async def playing() -> None:
+        secret = await player.finish(*await player.begin("ada"))
+        token = await player.make_token(secret)
+        database = player.auth.database
+        await database.execute(delete(provider_grants))
+        await player.ask_again()
+        assert player.auth.find_token(token) is not None
+        await database.execute(update(identities).values(checked_at=0.0))
+        await player.ask_again()
+        assert player.auth.find_token(token) is None
+
+    player.run(playing())
 
 
 def test_code_injection_fails_at_the_provider_and_is_logged(

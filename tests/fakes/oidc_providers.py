@@ -76,11 +76,14 @@ class NodeProvider:
                 "backchannel_logout_session_required": True,
             },
         }
+        self.gives_refresh_tokens = True
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, kid: str = "first") -> None:
         file = self._folder / f"oidc-{self.port}.json"
-        file.write_text(json.dumps({**self._settings, "jwks": {"keys": [make_key(kid)]}}))
+        file.write_text(
+            json.dumps({**self._settings, "refresh": self.gives_refresh_tokens, "jwks": {"keys": [make_key(kid)]}})
+        )
         log = (self._folder / f"oidc-{self.port}.log").open("ab")
         command = ["node", "provider.mjs", str(file)]
         self._process = subprocess.Popen(command, cwd=self._place, stdout=log, stderr=log)

@@ -62,6 +62,7 @@ DESCRIPTIONS: Final = {
     "claim": "The number of the claim that shows it among reservations; null: none",
     "claimed": "How many free GPUs are claimed for the request so far",
     "QueueList.claimed": "Free GPUs that are claimed for requests: by UUID, the number of the request",
+    "directory": "The LDAP directory whose users log in; null: none",
     "claims": "The claims that the login provider sent, by name",
     "clock_skew_seconds": "By how many seconds the host's clock is ahead of the hub's",
     "cluster": "The hubs, where there are several; null: this is the only one",

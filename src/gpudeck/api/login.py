@@ -77,8 +77,9 @@ class Me(Struct, frozen=True):
     `can_log_in` says that there are accounts, `needs_first_admin` that the first one is still to be made, `has_proxy`
     that a proxy may identify users: those that it identifies (`kind` is proxy) cannot log out here. `has_password`:
     they have a password of this hub. `has_jobs`: the hub reads a scheduler, or knows jobs. `providers` are those
-    through which users log in; `takes_passwords` that they can log in with a name and a password, too. `provider` is
-    where this session can be ended as well. `note` is why the last login did not succeed; it is returned once.
+    through which users log in; `takes_passwords` that they can log in with a name and a password, too; `directory` the
+    LDAP directory that is asked then. `provider` is where this session can be ended as well. `note` is why the last
+    login did not succeed; it is returned once.
     """
 
     kind: Kind
@@ -97,6 +98,7 @@ class Me(Struct, frozen=True):
     providers: list[LoginProvider] = []
     takes_passwords: bool = True
     provider: str | None = None
+    directory: str | None = None
     note: str | None = None
 
 
@@ -368,6 +370,7 @@ def describe_caller(caller: Caller, policy: Policy, auth: Auth, jobs: JobReporte
             for name, one in (auth.oidc.providers if auth.oidc is not None else {}).items()
         ],
         takes_passwords=auth.takes_passwords,
+        directory=None if auth.ldap is None else auth.ldap.directory.settings.label,
     )
 
 

@@ -17,8 +17,10 @@ from gpudeck.api.access import access, caller_of, cookie_name, make_cookie, read
 from gpudeck.api.answers import RequestRefused, documented
 from gpudeck.api.login import AuthRequest, Done, TheAuth, client_of, is_secure, prefix_of, write_note
 from gpudeck.auth.auth import Auth
-from gpudeck.auth.oidc_logins import BEGUN_SECONDS, OidcLogins, Trial, check_place
-from gpudeck.model.errors import Refused, Temporary
+from gpudeck.auth.oidc_logins import BEGUN_SECONDS, OidcLogins, check_place
+from gpudeck.auth.trials import Trial
+from gpudeck.model.clock import wall as now
+from gpudeck.model.errors import Refused, Temporary, Wrong
 
 BEGUN_COOKIE = "gpudeck_oidc"
 MAX_LOGOUT_BYTES = 32 * 1024
@@ -29,7 +31,11 @@ _REDIRECT = {302: ResponseSpec(None, description="To the provider, or back to th
 
 
 class NewTrial(Struct, frozen=True, forbid_unknown_fields=True):
+    """For the provider `ldap` with a name, and a password if it is to be tried, too."""
+
     provider: Annotated[str, Meta(min_length=1, max_length=64)]
+    name: Annotated[str, Meta(max_length=64)] | None = None
+    password: Annotated[str, Meta(max_length=1024)] | None = None
 
 
 class TrialList(Struct, frozen=True):
@@ -50,7 +56,8 @@ async def begin_login(
 ) -> Response[Any]:
     """Send the browser to a provider to log in."""
     logins = _find(auth, name)
-    if trial and ((known := logins.find_trial(trial)) is None or known.state != "waiting" or known.provider != name):
+    known = await logins.trials.find(trial) if trial else None
+    if trial and (known is None or known.state != "waiting" or known.provider != name):
         raise NotFoundException("this trial was used, or is too old")
     try:
         url, begun = await logins.begin(name, place, trial)
@@ -100,15 +107,21 @@ async def log_out_by_provider(request: AuthRequest, name: _Provider, auth: TheAu
 )
 async def try_login(request: AuthRequest, data: JSONBody[NewTrial], auth: TheAuth) -> Trial:
     """Try a login: it shows what the provider sends and what becomes of it, and logs nobody in."""
-    trial = _find(auth, data.provider).make_trial(data.provider)
     await auth.audit.record(caller_of(request), "try login", data.provider)
-    return trial
+    if data.provider != "ldap" or auth.ldap is None:
+        return await _find(auth, data.provider).make_trial(data.provider)
+    from gpudeck.auth.ldap_logins import try_login as try_ldap  # noqa: PLC0415 - its library takes long to load
+
+    try:
+        return await try_ldap(auth.ldap.directory, Trial("", "ldap", "", now()), data.name or "", data.password or None)
+    except Wrong as error:
+        raise RequestRefused(400, "invalid_request", str(error)) from error
 
 
 @get("/api/v1/login/trials", opt=access("admin"))
 async def list_trials(auth: TheAuth) -> TrialList:
     """The latest logins that admins tried."""
-    return TrialList([] if auth.oidc is None else list(auth.oidc.trials))
+    return TrialList(await auth.trials.list())
 
 
 @get(
@@ -120,7 +133,7 @@ async def read_trial(
     trial_id: Annotated[str, PathParameter(description="The trial's id", max_length=64)], auth: TheAuth
 ) -> Trial:
     """One login that an admin tried."""
-    found = None if auth.oidc is None else auth.oidc.find_trial(trial_id)
+    found = await auth.trials.find(trial_id)
     if found is None:
         raise NotFoundException("there is no such trial")
     return found

@@ -15,6 +15,7 @@ from gpudeck.auth.login import FirstAdmin, Login, LoginThrottle
 from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import AuthSettings, UserEntries, UserSettings, read_name, read_user, users_problem
 from gpudeck.auth.tokens import Token, Tokens
+from gpudeck.auth.trials import Trials
 from gpudeck.database.engine import Database
 from gpudeck.model import clock
 from gpudeck.model.errors import UsageError
@@ -56,8 +57,9 @@ class Auth:
         self.tokens = Tokens(database, now)
         self.devices = DeviceLogins(self.tokens, self.audit)
         self.users = UserDirectory(logins)
+        self.trials = Trials(database, now)
         self.identities = Identities(
-            database, self.accounts, self.sessions, self.audit, learn=self.users.learn, now=now
+            database, self.accounts, self.sessions, self.tokens, self.audit, learn=self.users.learn, now=now
         )
         self.ldap = self._make_ldap(settings, now)
         self.login = Login(
@@ -89,6 +91,7 @@ class Auth:
             database=self.database,
             identities=self.identities,
             sessions=self.sessions,
+            trials=self.trials,
             audit=self.audit,
             now=now,
         )
@@ -104,8 +107,6 @@ class Auth:
             database=self.database,
             accounts=self.accounts,
             identities=self.identities,
-            sessions=self.sessions,
-            tokens=self.tokens,
             audit=self.audit,
             now=now,
         )

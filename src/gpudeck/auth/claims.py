@@ -21,6 +21,7 @@ MAX_GROUPS = 5_000
 MAX_GROUP_LENGTH = 512
 _SHOWN = 5
 _NAME_HINT = "An admin of this hub can set `name_claim` and `name_pattern`."
+_MAIL_HINT = "Verify it there. If users cannot enter addresses there, an admin of this hub can set `trust_email`."
 MISSING_HINT = "Ask the provider's administrator to send it, or correct `groups_claim`."
 OVERAGE = (
     "Microsoft Entra sends no groups for users with more than 200 of them (the claim _claim_names stands in their "
@@ -81,8 +82,8 @@ def map_user(claims: Claims, mapping: MappingSettings) -> MappedUser:
     reasons.append(Reason("role", role or "", why))
     group, why = _map_group(groups, mapping)
     reasons.append(Reason("group", group or "", why))
-    mail = _verified_mail(claims)
-    reasons.append(Reason("mail", mail or "", "the claim email" if mail else "there is no usable claim email"))
+    mail, why = _map_mail(claims)
+    reasons.append(Reason("mail", mail or "", why))
     is_named = name in mapping.admins
     return MappedUser(name, role, mapping.default_role, groups, group, mail, tuple(reasons), is_named)
 
@@ -135,15 +136,19 @@ def _map_name(claims: Claims, mapping: MappingSettings) -> tuple[str, str]:
     value = find_claim(claims, claim)
     if not isinstance(value, str) or not value:
         raise Refused(f"the provider does not send the claim {claim}, which names the account.", _NAME_HINT)
-    if claim == "email" and _is_unverified(claims):
-        raise Refused("the provider has not verified the mail address, which names the account.", "Verify it there.")
+    if claim == "email" and (why := _why_unverified(claims, trusts_missing=mapping.trust_email)):
+        raise Refused(f"the mail address, which names the account, counts as unverified: {why}.", _MAIL_HINT)
     found = re.fullmatch(mapping.name_pattern, value, re.IGNORECASE) if len(value) <= MAX_GROUP_LENGTH else None
     taken = None if found is None else found[1] if found.groups() else found[0]
     name = read_name(taken or "")
     shown = clean(value[:80])
     if name is None:
         raise Refused(f"{shown!r} in the claim {claim} gives no name for an account.", _NAME_HINT)
-    return name, f"the claim {claim} is {shown}" + ("" if name == value else f"; name_pattern takes {name}")
+    why = f"the claim {claim} is {shown}" + ("" if name == value else f"; name_pattern takes {name}")
+    is_trusted = claim == "email" and claims.get("email_verified") is None
+    return name, why + (
+        "; the provider does not say that it is verified, but `trust_email` is set" if is_trusted else ""
+    )
 
 
 def _explain_groups(claims: Claims, groups: tuple[str, ...] | None, mapping: MappingSettings) -> Reason:
@@ -180,13 +185,24 @@ def _map_group(groups: tuple[str, ...] | None, mapping: MappingSettings) -> tupl
     return None, "no group matches a line of `groups`" if groups is not None else "the provider sends no groups"
 
 
-def _is_unverified(claims: Claims) -> bool:
-    return claims.get("email_verified") in {False, "false"}
+def _why_unverified(claims: Claims, *, trusts_missing: bool) -> str:
+    """Why the claim email may be another user's address; empty where it is not."""
+    is_verified = claims.get("email_verified")
+    if is_verified in {True, "true"} or (is_verified is None and trusts_missing):
+        return ""
+    if is_verified is None:
+        return "the provider does not send email_verified, and `trust_email` is not set"
+    return "the provider says that it is not verified (email_verified)"
 
 
-def _verified_mail(claims: Claims) -> str | None:
-    mail = claims.get("email")
-    return read_mail(mail) if isinstance(mail, str) and not _is_unverified(claims) else None
+def _map_mail(claims: Claims) -> tuple[str | None, str]:
+    """Where messages go. Nobody's account depends on it, so a provider that says nothing is believed."""
+    claim = claims.get("email")
+    mail = read_mail(claim) if isinstance(claim, str) else None
+    if mail is None:
+        return None, "there is no usable claim email"
+    why = _why_unverified(claims, trusts_missing=True)
+    return (None, why) if why else (mail, "the claim email")
 
 
 def _show(groups: Iterable[str]) -> str:

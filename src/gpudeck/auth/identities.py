@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from msgspec import Struct
-from sqlalchemy import Executable, func, select
+from sqlalchemy import Executable, delete, func, select
 
 from gpudeck.auth.accounts import Account, Accounts, hash_secret, read_account
 from gpudeck.auth.audit import Audit
@@ -16,6 +16,7 @@ from gpudeck.auth.caller import Caller
 from gpudeck.auth.claims import MappedUser
 from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import UserSettings
+from gpudeck.auth.tokens import Tokens
 from gpudeck.database import schema
 from gpudeck.database.engine import Database
 from gpudeck.model import clock
@@ -24,7 +25,9 @@ from gpudeck.model.errors import Refused, UsageError
 log = logging.getLogger(__name__)
 
 SUBJECT_LENGTH = 255
+HUB = Caller(kind="local", role="admin", name="the hub")
 _table, _accounts = schema.identities, schema.accounts
+_blocks, _sessions = schema.provider_blocks, schema.sessions
 _MARK = select(func.count(), func.max(_table.c.checked_at))
 _KNOWN = select(_accounts.c.name, _table.c.user_group, _table.c.mail).join_from(_table, _accounts)
 
@@ -48,6 +51,7 @@ class Identities:
         database: Database,
         accounts: Accounts,
         sessions: Sessions,
+        tokens: Tokens,
         audit: Audit,
         *,
         learn: Callable[[dict[str, UserSettings]], None],
@@ -57,6 +61,7 @@ class Identities:
         self._database = database
         self._accounts_store = accounts
         self._sessions = sessions
+        self._tokens = tokens
         self._audit = audit
         self._learn = learn
         self._now = now
@@ -67,17 +72,17 @@ class Identities:
         user: ProviderUser,
         address: str,
         user_agent: str,
-        also: Callable[[str], Executable] | None = None,
+        also: Callable[[str, Account], Executable] | None = None,
     ) -> tuple[Account, str]:
         """The account, made if need be, and the secret of its new session. `also` is written with it; it gets the hash
-        of the session. Raises Refused, in words for the user."""
+        of the session. Ends what `suspend` did. Raises Refused, in words for the user."""
         if not 0 < len(user.subject) <= SUBJECT_LENGTH:
             raise Refused(f"{user.shown} sends no usable id of the user.")
         secret, start = self._sessions.begin(address, user_agent)
 
         def begin(account: Account) -> list[Executable]:
             entry = self._entry(account, "log in", user.shown, address)
-            extra = [] if also is None else [also(hash_secret(secret))]
+            extra = [] if also is None else [also(hash_secret(secret), account)]
             return [self._write(user, account), *start(account), *extra, entry]
 
         account = await self._find(user)
@@ -85,6 +90,7 @@ class Identities:
             account = await self._find_by_name(user)
         if account is None:
             return await self._add(user, address, begin), secret
+        account = await self._resume(account, user.shown)
         if account.is_disabled:
             await self._audit.record(Caller(address=address), "log in", account.name, outcome="refused")
             raise Refused(f"the account {account.name} is disabled.", "Ask an admin of this hub.")
@@ -106,6 +112,35 @@ class Identities:
             await connection.execute(self._write(user, account))
         await self.refresh()
         return account
+
+    async def suspend(self, account_id: int, why: str) -> None:
+        """Log a user out everywhere; their tokens count for nothing until they log in again through a provider. An
+        account that is disabled stays as it is."""
+        row = {"at": self._now(), "reason": why[:256]}
+        block = self._database.insert(_blocks).values(account_id=account_id, **row)
+        # Locked: a user whom an admin disables meanwhile must not be enabled by their next login.
+        enabled = select(_accounts.c.name).where(_accounts.c.id == account_id, _accounts.c.is_disabled == 0)
+        async with self._database.begin() as connection:
+            name = (await connection.execute(enabled.with_for_update())).scalar()
+            if name is None:
+                return
+            await connection.execute(delete(_sessions).where(_sessions.c.account_id == account_id))
+            await connection.execute(block.on_conflict_do_update(index_elements=[_blocks.c.account_id], set_=row))
+            await connection.execute(self._audit.entry(HUB, "suspend account", name, details=why))
+        self._sessions.forget(account_id)
+        self._tokens.forget_account(account_id)
+        log.info("%s is logged out, and their tokens do not count until their next login: %s", name, why)
+
+    async def _resume(self, account: Account, shown: str) -> Account:
+        """The account without what `suspend` did, or LDAP did by disabling it; as it is where an admin disabled it."""
+        wanted = select(_blocks.c.at).where(_blocks.c.account_id == account.id)
+        if (await self._database.execute(wanted)).one_or_none() is None:
+            return account
+
+        def also(changed: Account) -> list[Executable]:
+            return [self._audit.entry(HUB, "enable account", changed.name, details=f"by {shown}")]
+
+        return await self._accounts_store.change(account.name, is_disabled=False, also=also)
 
     async def refresh(self) -> None:
         """See what any hub has learned from a provider."""

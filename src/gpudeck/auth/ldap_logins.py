@@ -4,19 +4,18 @@ import asyncio
 import logging
 from typing import Final
 
-from msgspec import Struct
+from msgspec.structs import replace
 from sqlalchemy import Executable, and_, exists, or_, select
 
 from gpudeck.auth.accounts import Account, Accounts, read_account
 from gpudeck.auth.audit import Audit
 from gpudeck.auth.caller import Caller
-from gpudeck.auth.claims import MappedUser, map_user
-from gpudeck.auth.identities import Identities, ProviderUser
+from gpudeck.auth.claims import map_user
+from gpudeck.auth.identities import HUB, Identities, ProviderUser
 from gpudeck.auth.ldap import DirectoryUser, LdapDirectory
 from gpudeck.auth.login import DirectoryAway
-from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import LdapSettings
-from gpudeck.auth.tokens import Tokens
+from gpudeck.auth.trials import Trial
 from gpudeck.database import schema
 from gpudeck.database.engine import Database
 from gpudeck.model import clock
@@ -28,20 +27,10 @@ log = logging.getLogger(__name__)
 PROVIDER: Final = "ldap"
 CHECK_SECONDS: Final = 10.0
 _AT_ONCE: Final = 50
+_NO_ENTRY: Final = "no entry fits the name, the password is wrong, or the user is disabled there"
 _ASK = "Ask an admin: the hub's log has the reason."
-_HUB = Caller(kind="local", role="admin", name="the hub")
 _table, _blocks = schema.identities, schema.provider_blocks
 _accounts, _sessions, _tokens = schema.accounts, schema.sessions, schema.tokens
-
-
-class LdapTrial(Struct, frozen=True):
-    """What the directory says about a user, and what that is here. `mapped` is None for a user who may not log in;
-    `problem` says why."""
-
-    claims: dict[str, object]
-    dn: str = ""
-    mapped: MappedUser | None = None
-    problem: str = ""
 
 
 class LdapLogins:
@@ -54,8 +43,6 @@ class LdapLogins:
         database: Database,
         accounts: Accounts,
         identities: Identities,
-        sessions: Sessions,
-        tokens: Tokens,
         audit: Audit,
         now: clock.Clock = clock.wall,
     ) -> None:
@@ -65,8 +52,6 @@ class LdapLogins:
         self._database = database
         self._accounts_store = accounts
         self._identities = identities
-        self._sessions_store = sessions
-        self._tokens_store = tokens
         self._audit = audit
         self._now = now
         self._task: asyncio.Task[None] | None = None
@@ -95,7 +80,6 @@ class LdapLogins:
             caller, details = Caller(address=address), f"by {self._settings.label}: {error.message}"
             await self._audit.record(caller, "log in", name, outcome="refused", details=details)
             raise
-        await self._unblock(found.subject)
         return await self._identities.log_in(user, address, user_agent)
 
     async def check_users(self) -> None:
@@ -149,10 +133,9 @@ class LdapLogins:
         row = {"at": self._now(), "reason": why[:256]}
 
         def also(blocked: Account) -> list[Executable]:
-            block = self._database.insert(_blocks).values(account_id=blocked.id, **row)
             return [
-                block.on_conflict_do_update(index_elements=[_blocks.c.account_id], set_=row),
-                self._audit.entry(_HUB, "disable account", blocked.name, details=details),
+                self._database.insert(_blocks).values(account_id=blocked.id, **row),
+                self._audit.entry(HUB, "disable account", blocked.name, details=details),
             ]
 
         log.info("%s is logged out: %s", account.name, details)
@@ -161,31 +144,7 @@ class LdapLogins:
         except UsageError as error:
             # The last admin: the account stays, and nothing that could be used with it.
             log.warning("%s Their sessions and tokens end.", error.message)
-            await self._sessions_store.end_all(
-                account.id, self._audit.entry(_HUB, "end session", account.name, details=details)
-            )
-            for token in await self._tokens_store.list():
-                if token.account_id == account.id and token.revoked_at is None:
-                    subject = f"{token.id} {token.name}"
-                    entry = self._audit.entry(_HUB, "revoke token", subject, details=details)
-                    await self._tokens_store.revoke(token.id, lambda _, entry=entry: entry)  # type: ignore[misc]
-
-    async def _unblock(self, subject: str) -> None:
-        """Whom the directory lets in again."""
-        wanted = (
-            select(_accounts.c.name)
-            .join_from(_table, _accounts)
-            .join(_blocks, _blocks.c.account_id == _accounts.c.id)
-            .where(_table.c.provider == PROVIDER, _table.c.subject == subject)
-        )
-        row = (await self._database.execute(wanted)).one_or_none()
-        if row is None:
-            return
-
-        def also(account: Account) -> list[Executable]:
-            return [self._audit.entry(_HUB, "enable account", account.name, details=f"by {self._settings.label}")]
-
-        await self._accounts_store.change(row.name, is_disabled=False, also=also)
+            await self._identities.suspend(account.id, details)
 
     async def _watch(self) -> None:
         """Until it is cancelled."""
@@ -199,19 +158,13 @@ class LdapLogins:
                 log.exception("users of the directory could not be checked")
 
 
-async def try_login(settings: LdapSettings, name: str, password: str | None = None) -> LdapTrial:
-    """What a login would be, without one. Raises Temporary, Wrong and UsageError."""
-    directory = LdapDirectory(settings)
-    try:
-        if password is None:
-            found = await directory.find(name)
-        else:
-            found = await directory.authenticate(name, password)
-    finally:
-        directory.close()
+async def try_login(directory: LdapDirectory, trial: Trial, name: str, password: str | None = None) -> Trial:
+    """What a login would be, without one. Raises Temporary and Wrong."""
+    found = await (directory.find(name) if password is None else directory.authenticate(name, password))
     if found is None:
-        return LdapTrial({}, problem="no entry fits the name, the password is wrong, or the user is disabled there")
+        return replace(trial, state="refused", problem=_NO_ENTRY)
+    trial = replace(trial, claims={"dn": found.dn, **found.claims})
     try:
-        return LdapTrial(found.claims, found.dn, map_user(found.claims, settings.mapping))
+        return trial.with_user(map_user(found.claims, directory.settings.mapping))
     except Refused as error:
-        return LdapTrial(found.claims, found.dn, problem=str(error))
+        return replace(trial, state="refused", problem=str(error))

@@ -11,24 +11,24 @@ import contextlib
 import hmac
 import logging
 import secrets
-from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from cryptography.fernet import Fernet, InvalidToken
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
-from sqlalchemy import ColumnElement, Executable, delete, insert, select, update
+from sqlalchemy import ColumnElement, Executable, and_, delete, exists, insert, or_, select, update
 
 from gpudeck.auth.accounts import Account, hash_secret, make_secret
 from gpudeck.auth.audit import Audit
 from gpudeck.auth.caller import Caller
-from gpudeck.auth.claims import MappedUser, Reason, find_claim, map_user, merge_claims
-from gpudeck.auth.identities import Identities, ProviderUser
+from gpudeck.auth.claims import MappedUser, find_claim, map_user, merge_claims
+from gpudeck.auth.identities import HUB, Identities, ProviderUser
 from gpudeck.auth.oidc import GrantEnded, OidcProvider, ProviderAnswer, redirect_uri
 from gpudeck.auth.sessions import Sessions
-from gpudeck.auth.settings import AccountRole, OidcSettings
+from gpudeck.auth.settings import OidcSettings
+from gpudeck.auth.trials import Trial, Trials, hide_secrets
 from gpudeck.database import schema
 from gpudeck.database.engine import Database
 from gpudeck.model import clock
@@ -43,15 +43,14 @@ BEGUN_SECONDS: Final = 600
 MOST_AT_ONCE: Final = 32
 """Callbacks under way. More are refused at once, and may be tried again."""
 MAX_USED: Final = 20_000
-MAX_TRIALS: Final = 20
 MAX_PLACE: Final = 2_000
 CHECK_SECONDS: Final = 10.0
 RETRY_SECONDS: Final = 60.0
-"""After so long a provider that did not answer is asked again about a session."""
+"""After so long a provider that did not answer is asked again about a login."""
 _CHECKS_AT_ONCE: Final = 8
 _MAX_CHECKS: Final = 200
-_HIDDEN = frozenset({"at_hash", "c_hash", "s_hash", "nonce", "jti", "sid"})
-_sessions, _table = schema.sessions, schema.provider_sessions
+_sessions, _table, _tokens = schema.sessions, schema.provider_grants, schema.tokens
+_accounts, _identities = schema.accounts, schema.identities
 
 
 class _Begun(Struct, frozen=True):
@@ -70,25 +69,6 @@ class _Sealed(Struct, frozen=True):
 
     refresh_token: str | None = None
     id_token: str | None = None
-
-
-class Trial(Struct, frozen=True):
-    """One login that an admin tries: nobody is logged in by it. `claims` and `userinfo` are as the provider sent them,
-    without those that are secret."""
-
-    id: str
-    provider: str
-    url: str
-    created_at: float
-    state: Literal["waiting", "done", "refused"] = "waiting"
-    problem: str = ""
-    claims: dict[str, Any] = field(default_factory=dict)
-    userinfo: dict[str, Any] = field(default_factory=dict)
-    name: str = ""
-    role: AccountRole | None = None
-    group: str | None = None
-    mail: str | None = None
-    reasons: list[Reason] = field(default_factory=list)
 
 
 class FinishedLogin(Struct, frozen=True):
@@ -110,13 +90,14 @@ class OidcLogins:
         database: Database,
         identities: Identities,
         sessions: Sessions,
+        trials: Trials,
         audit: Audit,
         now: clock.Clock = clock.wall,
     ) -> None:
         """Raises UsageError for a file that cannot be read."""
         self.public_url = public_url.rstrip("/")
         self.providers = {one.name: OidcProvider(one, redirect_uri(public_url, one.name), now) for one in settings}
-        self.trials: deque[Trial] = deque(maxlen=MAX_TRIALS)
+        self.trials = trials
         self._database = database
         self._identities = identities
         self._sessions_store = sessions
@@ -125,6 +106,7 @@ class OidcLogins:
         self._boxes = {name: _make_box(provider.secret) for name, provider in self.providers.items()}
         self._used: dict[str, float] = {}
         self._under_way = 0
+        self._unconfirmed: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -156,11 +138,8 @@ class OidcLogins:
             begun = self._check(name, cookie, answer)
             read = await self._read_answer(provider, begun, answer)
             if begun.trial:
-                self._show_claims(begun.trial, read)
+                return await self._finish_trial(begun.trial, provider, read)
             mapped = map_user(merge_claims(read.id_claims, read.userinfo), provider.settings.mapping)
-            if begun.trial:
-                self._show_user(begun.trial, mapped)
-                return FinishedLogin("")
             account, secret = await self._enter(provider, read, mapped, address, user_agent)
             return FinishedLogin(begun.place, account, secret)
         except GpudeckError as error:
@@ -169,18 +148,27 @@ class OidcLogins:
         finally:
             self._under_way -= 1
 
-    def make_trial(self, name: str) -> Trial:
+    async def make_trial(self, name: str) -> Trial:
         """A login to be tried; its address can be opened in any browser."""
-        id_ = make_secret()
-        url = f"{self.public_url}/api/v1/login/oidc/{name}?trial={id_}"
-        trial = Trial(id_, name, url, self._now())
-        self.trials.appendleft(trial)
-        return trial
+        return await self.trials.make(name, f"{self.public_url}/api/v1/login/oidc/{name}")
 
-    def find_trial(self, id_: str) -> Trial | None:
-        """None for one that never was, or is too old."""
-        found = next((trial for trial in self.trials if hmac.compare_digest(trial.id.encode(), id_.encode())), None)
-        return found if found is not None and self._now() - found.created_at < 2 * BEGUN_SECONDS else None
+    async def _finish_trial(self, id_: str, provider: OidcProvider, read: ProviderAnswer) -> FinishedLogin:
+        trial = await self.trials.find(id_)
+        if trial is None or trial.state != "waiting":
+            raise Refused("this trial was used, or is too old.", "Begin another one.")
+        trial = replace(
+            trial,
+            claims=hide_secrets(read.id_claims),
+            userinfo=hide_secrets(read.userinfo),
+            problem=read.userinfo_problem,
+        )
+        try:
+            user = map_user(merge_claims(read.id_claims, read.userinfo), provider.settings.mapping)
+        except Refused as error:
+            await self.trials.write(replace(trial, state="refused", problem=str(error)))
+            raise
+        await self.trials.write(trial.with_user(user))
+        return FinishedLogin("")
 
     async def find_provider(self, secret: str) -> tuple[OidcProvider, str | None] | None:
         """The provider that began a session, and the ID token of then; None for a session of another kind."""
@@ -201,7 +189,9 @@ class OidcLogins:
             which &= _table.c.sid == sid
         if subject is not None:
             which &= _table.c.subject == subject
-        return await self._end(provider, which, "the provider has logged the user out")
+        # What the provider gave out may still count, as a logout there ends no account: it is asked at once.
+        await self._database.execute(update(_table).where(which).values(due_at=self._now()))
+        return await self._end_sessions(provider, which, "the provider has logged the user out")
 
     def _check(self, name: str, cookie: str, answer: Mapping[str, str]) -> _Begun:
         """What was begun, if this is its answer. Raises Refused."""
@@ -256,8 +246,8 @@ class OidcLogins:
             **self._tokens(provider, read, None),
         }
 
-        def also(session_hash: str) -> Executable:
-            return insert(_table).values(hash=session_hash, **values)
+        def also(session_hash: str, account: Account) -> Executable:
+            return insert(_table).values(hash=session_hash, account_id=account.id, **values)
 
         user = _user(provider, read.subject, mapped)
         return await self._identities.log_in(user, address, user_agent, also)
@@ -291,21 +281,9 @@ class OidcLogins:
             details = f"by {provider.settings.name}: {error.message}"
             await self._audit.record(caller, "log in", provider.label, outcome="refused", details=details)
         if begun is not None and begun.trial:
-            self._change_trial(begun.trial, state="refused", problem=str(error))
-
-    def _change_trial(self, id_: str, **changes: Any) -> None:
-        self.trials = deque(
-            (replace(trial, **changes) if trial.id == id_ else trial for trial in self.trials), maxlen=MAX_TRIALS
-        )
-
-    def _show_claims(self, id_: str, read: ProviderAnswer) -> None:
-        problem = read.userinfo_problem
-        self._change_trial(id_, claims=_shown(read.id_claims), userinfo=_shown(read.userinfo), problem=problem)
-
-    def _show_user(self, id_: str, user: MappedUser) -> None:
-        role = user.role or user.role_if_new
-        told = {"name": user.name, "role": role, "group": user.group, "mail": user.mail, "reasons": list(user.reasons)}
-        self._change_trial(id_, state="done", **told)
+            trial = await self.trials.find(begun.trial)
+            if trial is not None and trial.state == "waiting":
+                await self.trials.write(replace(trial, state="refused", problem=str(error)))
 
     def _seal(self, name: str, begun: _Begun) -> str:
         return self._boxes[name].encrypt_at_time(msgspec.json.encode(begun), int(self._now())).decode()
@@ -325,26 +303,48 @@ class OidcLogins:
                 with contextlib.suppress(Temporary):  # it is shown with the provider
                     await provider.document()
             try:
-                await self.check_sessions()
+                await self.check_grants()
             except Temporary as error:
-                log.debug("sessions of providers cannot be checked: %s", error)
+                log.debug("logins of providers cannot be checked: %s", error)
             except Exception:
-                log.exception("sessions of providers could not be checked")
+                log.exception("logins of providers could not be checked")
             await asyncio.sleep(CHECK_SECONDS)
 
-    async def check_sessions(self) -> None:
-        """Ask the providers about all sessions that are due. Raises Temporary."""
-        due = select(_table).where(_table.c.due_at <= self._now()).order_by(_table.c.due_at).limit(_MAX_CHECKS)
-        rows = (await self._database.execute(due)).all()
+    async def check_grants(self) -> None:
+        """Ask the providers about all users who are due, and have a session or tokens. Raises Temporary."""
+        due = select(_table, *self._uses()).where(_table.c.due_at <= self._now())
+        rows = (await self._database.execute(due.order_by(_table.c.due_at).limit(_MAX_CHECKS))).all()
         turns = asyncio.Semaphore(_CHECKS_AT_ONCE)
 
         async def check(row: Any) -> None:
             async with turns:
-                await self._check_session(row)
+                await self._check_grant(row)
 
         await asyncio.gather(*map(check, rows))
+        for provider in self.providers.values():
+            await self._suspend_unasked(provider)
 
-    async def _check_session(self, row: Any) -> None:
+    def _uses(self) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
+        """Of a grant: whether its session goes on; and whether it is the one that answers for the account's tokens, as
+        no other is left that could."""
+        other, owner = _table.alias("other"), _accounts.alias("owner")
+        goes_on = exists().where(_sessions.c.hash == other.c.hash)
+        answers = ~exists().where(
+            other.c.account_id == _table.c.account_id,
+            other.c.provider == _table.c.provider,
+            or_(other.c.hash > _table.c.hash, and_(other.c.hash != _table.c.hash, goes_on)),
+        )
+        has_tokens = exists().where(owner.c.id == _table.c.account_id, owner.c.is_disabled == 0, self._has_token(owner))
+        return (
+            exists().where(_sessions.c.hash == _table.c.hash).label("has_session"),
+            and_(has_tokens, answers).label("is_for_tokens"),
+        )
+
+    def _has_token(self, account: Any) -> ColumnElement[bool]:
+        is_live = or_(_tokens.c.expires_at.is_(None), _tokens.c.expires_at > self._now())
+        return exists().where(_tokens.c.account_id == account.c.id, _tokens.c.revoked_at.is_(None), is_live)
+
+    async def _check_grant(self, row: Any) -> None:
         """Of several hubs one asks: a refresh token may count only once."""
         is_it = _table.c.hash == row.hash
         claim = update(_table).where(is_it, _table.c.due_at == row.due_at)
@@ -352,24 +352,35 @@ class OidcLogins:
             claimed = await connection.execute(claim.values(due_at=self._now() + RETRY_SECONDS))
         if not claimed.rowcount:
             return
+        if not row.has_session and not row.is_for_tokens:
+            await self._database.execute(delete(_table).where(is_it))
+            return
         provider = self._of_issuer(row.provider)
         if provider is None:
-            await self._end(None, is_it, "its provider is no longer configured")
+            await self._end(None, row, "its provider is no longer configured")
             return
         sealed = self._open(provider, row.sealed)
         if sealed.refresh_token is None:
-            await self._end(provider, is_it, "the provider has given no refresh token, so it cannot be asked")
+            await self._end(provider, row, "the provider has given no refresh token, so it cannot be asked")
             return
+        name = provider.settings.name
         try:
             read = await provider.refresh(sealed.refresh_token, row.subject)
             if not await self._follow(provider, read):
-                await self._end(provider, is_it, "the account is disabled or gone")
+                await self._end(provider, row, "the account is disabled or gone")
                 return
         except GrantEnded as error:
-            await self._end(provider, is_it, error.message)
-        except (Temporary, Refused) as error:
-            log.warning("a session of %s is not confirmed, and tried again: %s", provider.settings.name, error)
+            await self._end(provider, row, error.message)
+        except Refused as error:
+            log.warning("a login through %s is not confirmed, and tried again: %s", name, error)
+        except Temporary as error:
+            if name not in self._unconfirmed:
+                log.warning("a login through %s is not confirmed, and tried again; users stay in: %s", name, error)
+            self._unconfirmed.add(name)
         else:
+            if name in self._unconfirmed:
+                log.info("logins through %s are confirmed again", name)
+            self._unconfirmed.discard(name)
             await self._database.execute(update(_table).where(is_it).values(self._tokens(provider, read, sealed)))
 
     async def _follow(self, provider: OidcProvider, read: ProviderAnswer) -> bool:
@@ -385,22 +396,54 @@ class OidcLogins:
             raise GrantEnded(error.message) from error
         return await self._identities.confirm(_user(provider, read.subject, mapped)) is not None
 
-    async def _end(self, provider: OidcProvider | None, which: ColumnElement[bool], why: str) -> int:
-        accounts = schema.accounts
-        wanted = select(_table.c.hash, accounts.c.name).join_from(_table, _sessions).join(accounts).where(which)
+    async def _end(self, provider: OidcProvider | None, row: Any, why: str) -> None:
+        """The provider no longer answers for a login: its session ends, and with the last login the tokens."""
+        is_it = _table.c.hash == row.hash
+        await self._end_sessions(provider, is_it, why)
+        is_left = select(_table.c.hash).where(_table.c.account_id == row.account_id).limit(1)
+        async with self._database.begin() as connection:
+            await connection.execute(delete(_table).where(is_it))
+            left = (await connection.execute(is_left)).one_or_none()
+            has_tokens = select(_accounts.c.id).where(_accounts.c.id == row.account_id, self._has_token(_accounts))
+            is_last = left is None and (await connection.execute(has_tokens)).one_or_none() is not None
+        if is_last:
+            await self._identities.suspend(row.account_id, f"{_name_of(provider)}: {why}")
+
+    async def _suspend_unasked(self, provider: OidcProvider) -> None:
+        """Users with tokens of whom this provider can no longer be asked, and who have not logged in for `expire`."""
+        identity, settings = _identities.c, provider.settings
+        is_recent = identity.checked_at > self._now() - settings.expire
+        blocks = schema.provider_blocks.c
+        wanted = select(_accounts.c.id).where(
+            _accounts.c.is_disabled == 0,
+            exists().where(identity.account_id == _accounts.c.id, identity.provider == settings.issuer),
+            ~exists().where(identity.account_id == _accounts.c.id, is_recent),
+            ~exists().where(_table.c.account_id == _accounts.c.id),
+            ~exists().where(blocks.account_id == _accounts.c.id),
+            self._has_token(_accounts),
+        )
+        for account_id in (await self._database.execute(wanted.limit(_MAX_CHECKS))).scalars().all():
+            why = "there was no login lately, and the provider cannot be asked"
+            await self._identities.suspend(account_id, f"{settings.name}: {why}")
+
+    async def _end_sessions(self, provider: OidcProvider | None, which: ColumnElement[bool], why: str) -> int:
+        """Returns how many there were."""
+        wanted = select(_table.c.hash, _accounts.c.name).join_from(_table, _accounts)
+        wanted = wanted.where(which, exists().where(_sessions.c.hash == _table.c.hash))
         rows = (await self._database.execute(wanted)).all()
-        name = "a provider" if provider is None else provider.settings.name
+        name = _name_of(provider)
         async with self._database.begin() as connection:
             for row in rows:
                 await connection.execute(delete(_sessions).where(_sessions.c.hash == row.hash))
-                await connection.execute(self._audit.entry(_HUB, "end session", row.name, details=f"{name}: {why}"))
+                await connection.execute(self._audit.entry(HUB, "end session", row.name, details=f"{name}: {why}"))
         self._sessions_store.forget()
         for row in rows:
             log.info("a session of %s through %s has ended: %s", row.name, name, why)
         return len(rows)
 
 
-_HUB = Caller(kind="local", role="admin", name="the hub")
+def _name_of(provider: OidcProvider | None) -> str:
+    return "a provider" if provider is None else provider.settings.name
 
 
 def check_place(place: str) -> str:
@@ -422,7 +465,3 @@ def _make_box(secret: str) -> Fernet:
 def _user(provider: OidcProvider, subject: str, mapped: MappedUser) -> ProviderUser:
     settings = provider.settings
     return ProviderUser(settings.issuer, subject, settings.name, mapped, settings.mapping.link_accounts)
-
-
-def _shown(claims: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: "(hidden)" if name in _HIDDEN else value for name, value in claims.items()}

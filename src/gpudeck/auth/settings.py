@@ -117,6 +117,9 @@ class MappingSettings(Struct, frozen=True):
     groups: dict[_Pattern, Annotated[str, Meta(min_length=1, max_length=64)]] = field(default_factory=dict)
     """By pattern of the provider's groups, the group of gpudeck for usage reports and notifications; the first line
     that fits counts. A `*` in the group is what the first `*` of the pattern stands for."""
+    trust_email: bool = False
+    """With `name_claim: email`: whether an address names the account although the provider does not say that it is
+    verified (no claim email_verified), as Entra and LDAP do. Only if users cannot enter their addresses themselves."""
     link_accounts: bool = False
     """Whether a user takes over an existing account of the same name. Only for providers whose users cannot choose
     their names."""

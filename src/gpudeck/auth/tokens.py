@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 from msgspec import Struct, structs
-from sqlalchemy import ColumnElement, Executable, bindparam, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Executable, and_, bindparam, exists, func, insert, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gpudeck.auth.accounts import hash_secret, make_secret
@@ -32,19 +32,20 @@ _AT_ONCE = 500
 _HIGHEST_ID = 2**63 - 1
 
 _table, _accounts = schema.tokens, schema.accounts
+_IS_SUSPENDED = exists().where(schema.provider_blocks.c.account_id == _accounts.c.id)
 _FIELDS = ("id", "name", "role", "hosts", "account_id", "created_at", "created_by", "expires_at", "last_used_at")
 _EVERYTHING = select(
     _table.c.hash,
     _accounts.c.role.label("account_role"),
     *(_table.c[name] for name in (*_FIELDS, "revoked_at")),
     _accounts.c.name.label("account"),
-    func.coalesce(_accounts.c.is_disabled, 0) != 0,
+    or_(func.coalesce(_accounts.c.is_disabled, 0) != 0, _IS_SUSPENDED),
 ).select_from(_table.outerjoin(_accounts))
 """The hash and the account's role, then the fields of `Token` in their order."""
 # Different whenever a row was added, removed, revoked, or got another secret (which changes `created_at`).
 _MARK = select(func.count(), func.max(_table.c.id), func.count(_table.c.revoked_at), func.sum(_table.c.created_at))
 _OWNERS = (
-    select(_accounts.c.id, _accounts.c.role, _accounts.c.is_disabled)
+    select(_accounts.c.id, _accounts.c.role, _accounts.c.is_disabled, _IS_SUSPENDED)
     .where(_accounts.c.id.in_(select(_table.c.account_id)))
     .order_by(_accounts.c.id)
 )
@@ -62,7 +63,7 @@ class Token(Struct, frozen=True):
 
     `hosts` is the host, or the pattern of names, that an agent may report as; None: any. `account` is the name of
     `account_id`; the token of an account never has a higher `role` than the account, and is worth nothing while
-    `is_disabled` is true of it.
+    `is_disabled` is true of it: disabled, or suspended by its provider.
     """
 
     id: int
@@ -293,7 +294,7 @@ def _is_worth_something(now: float) -> list[ColumnElement[bool]]:
     return [
         _table.c.revoked_at.is_(None),
         or_(_table.c.expires_at.is_(None), _table.c.expires_at > now),
-        or_(_table.c.account_id.is_(None), _accounts.c.is_disabled == 0),
+        or_(_table.c.account_id.is_(None), and_(_accounts.c.is_disabled == 0, ~_IS_SUSPENDED)),
     ]
 
 
@@ -307,11 +308,13 @@ async def _read_token(connection: AsyncConnection, id_: int) -> Token:
 
 
 async def _check_account(connection: AsyncConnection, id_: int, role: Role) -> None:
-    account = (await connection.execute(select(_accounts).where(_accounts.c.id == id_))).one_or_none()
+    wanted = select(_accounts, _IS_SUSPENDED.label("is_suspended")).where(_accounts.c.id == id_)
+    account = (await connection.execute(wanted)).one_or_none()
     if account is None:
         raise UsageError("there is no such account.", "`gpudeck account list` shows all.")
-    if account.is_disabled:
-        raise UsageError(f"the account {account.name} is disabled, and a token of theirs would be worth nothing.")
+    if account.is_disabled or account.is_suspended:
+        state = "suspended until its next login" if account.is_suspended else "disabled"
+        raise UsageError(f"the account {account.name} is {state}, and a token of theirs would be worth nothing.")
     if RANKS[role] > RANKS[account.role]:
         raise UsageError(
             f"{account.name} is {account.role}, and a token of theirs cannot be {role}.",

@@ -1,15 +1,15 @@
 """gpudeck doctor and check: what is wrong on this machine, or in its configuration file, and the next step."""
 
 import asyncio
+import contextlib
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 import msgspec
-from msgspec import Struct, field
 
 from gpudeck.auth.settings import LdapSettings, OidcSettings
 from gpudeck.cli.hub_access import connect
@@ -21,6 +21,7 @@ from gpudeck.model.plugins import is_installed, need
 from gpudeck.settings import Settings, find_missing_extras, load_settings, own_address
 
 if TYPE_CHECKING:
+    from gpudeck.auth.trials import Trial
     from gpudeck.ops.doctor import Finding
 
 _EXAMPLES = """\b
@@ -150,26 +151,6 @@ def find_plugin_mistakes(settings: Settings) -> list[str]:
     return mistakes
 
 
-class _Reason(Struct):
-    what: str
-    value: str
-    why: str
-
-
-class _Trial(Struct):
-    """What of the hub's answer is shown."""
-
-    id: str
-    url: str
-    state: str
-    problem: str = ""
-    name: str = ""
-    role: str | None = None
-    claims: dict[str, Any] = field(default_factory=dict)
-    userinfo: dict[str, Any] = field(default_factory=dict)
-    reasons: list[_Reason] = field(default_factory=list)
-
-
 def _check_login(settings: Settings, name: str) -> None:
     """What a provider or the directory says about one user, what becomes of it, and why. Raises UsageError for a
     provider that is not configured, and GpudeckError for a login that does not succeed."""
@@ -188,19 +169,14 @@ def _check_login(settings: Settings, name: str) -> None:
 
 def _try_directory(settings: LdapSettings) -> None:
     need("hub", "checking a directory")
-    from gpudeck.auth.ldap_logins import try_login  # noqa: PLC0415 - its library comes with the hub
+    from gpudeck.auth.ldap import LdapDirectory  # noqa: PLC0415 - its library comes with the hub
+    from gpudeck.auth.ldap_logins import try_login  # noqa: PLC0415 - the same
+    from gpudeck.auth.trials import Trial  # noqa: PLC0415 - the same
 
     name = click.prompt("Name", err=True)
     password = click.prompt("Password (empty: only look the user up)", default="", hide_input=True, err=True)
-    trial = asyncio.run(try_login(settings, name, password or None))
-    if trial.dn:
-        click.echo(f"Entry: {clean(trial.dn)}")
-        _show_claims("Attributes", trial.claims)
-    if trial.mapped is None:
-        raise GpudeckError(f"this login is refused: {clean(trial.problem)}.")
-    _show_reasons(trial.mapped.reasons)
-    role = trial.mapped.role or trial.mapped.role_if_new or "none"
-    click.echo(f"\nThis user would log in as {clean(trial.mapped.name)}, with the role {role}.")
+    with contextlib.closing(LdapDirectory(settings)) as directory:
+        _show_trial(asyncio.run(try_login(directory, Trial("", "ldap", "", 0.0), name, password or None)))
 
 
 async def _check_provider(settings: OidcSettings, public_url: str) -> None:
@@ -221,20 +197,32 @@ async def _check_provider(settings: OidcSettings, public_url: str) -> None:
 
 def _try_provider(hub: str, provider: OidcSettings) -> None:
     """Through the running hub, as the provider sends users back only there."""
+    from gpudeck.auth.trials import Trial  # noqa: PLC0415 - comes with the hub
+
     with connect(hub) as client:
-        trial = client.read(client.post("/api/v1/login/trials", {"provider": provider.name}), _Trial)
+        trial = client.read(client.post("/api/v1/login/trials", {"provider": provider.name}), Trial)
         click.echo(f"\nOpen this in any browser and log in; nobody is logged in by it:\n  {trial.url}\nWaiting…")
         end = time.monotonic() + _TRIAL_SECONDS
         while trial.state == "waiting":
             if time.monotonic() > end:
                 raise GpudeckError("nobody logged in within 10 minutes.", "Run the command again.")
             time.sleep(1.0)
-            trial = client.read(client.get(f"/api/v1/login/trials/{trial.id}"), _Trial)
-    _show_claims("Claims of the ID token", trial.claims)
-    _show_claims("Claims of userinfo", trial.userinfo)
+            trial = client.read(client.get(f"/api/v1/login/trials/{trial.id}"), Trial)
+    _show_trial(trial)
+
+
+def _show_trial(trial: "Trial") -> None:
+    """Raises GpudeckError for a login that is refused."""
+    if trial.provider == "ldap":
+        _show_claims("Attributes", trial.claims)
+    else:
+        _show_claims("Claims of the ID token", trial.claims)
+        _show_claims("Claims of userinfo", trial.userinfo)
     if trial.state == "done" and trial.problem:
         click.echo(f"! {clean(trial.problem)}")
-    _show_reasons(trial.reasons)
+    click.echo("\nWhat becomes of them:" if trial.reasons else "")
+    for reason in trial.reasons:
+        click.echo(f"  {reason.what}: {clean(reason.value) or 'none'} ({clean(reason.why)})")
     if trial.state != "done":
         raise GpudeckError(f"this login is refused: {clean(trial.problem)}")
     click.echo(f"\nThis user would log in as {clean(trial.name)}, with the role {trial.role or 'none'}.")
@@ -247,9 +235,3 @@ def _show_claims(title: str, claims: Mapping[str, Any]) -> None:
         click.echo(f"  {clean(name)}: {clean(text)}")
     if not claims:
         click.echo("  none")
-
-
-def _show_reasons(reasons: Sequence[Any]) -> None:
-    click.echo("\nWhat becomes of them:" if reasons else "")
-    for reason in reasons:
-        click.echo(f"  {reason.what}: {clean(reason.value) or 'none'} ({clean(reason.why)})")

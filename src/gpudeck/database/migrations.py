@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OLDEST, NEWEST = "0018", "0024"
+OLDEST, NEWEST = "0018", "0025"
 """`NEWEST` is the version of the tables in `schema.py`: a number, so that a newer gpudeck's is known as such. Tables
 from before `OLDEST` were never released."""
 VERSION_TABLE = "gpudeck_version"
@@ -108,7 +108,21 @@ def upgrade(connection: Connection, before: str) -> None:
     connection.execute(_version.insert().values(version_num=NEWEST))
 
 
-STEPS: tuple[tuple[str, str, Callable[["Operations"], None]], ...] = ()
+def _keep_grants(operations: "Operations") -> None:
+    """What a provider gave out no longer ends with the session."""
+    connection = operations.get_bind()
+    metadata.tables["provider_grants"].create(connection)
+    connection.execute(
+        text(
+            "INSERT INTO provider_grants (hash, account_id, provider, subject, sid, sealed, due_at) "
+            "SELECT hash, account_id, provider, subject, sid, sealed, due_at "
+            "FROM provider_sessions JOIN sessions USING (hash)"
+        )
+    )
+    operations.drop_table("provider_sessions")
+
+
+STEPS: tuple[tuple[str, str, Callable[["Operations"], None]], ...] = (("0025", "provider_sessions", _keep_grants),)
 """In their order: from which version on it is done, the table that it changes, and the change. A database without that
 table gets its newest form from `schema.py`."""
 

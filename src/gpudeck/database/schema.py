@@ -75,18 +75,30 @@ identities = Table(
 )
 """Users whom a provider identifies, and what it says about them."""
 
-provider_sessions = Table(
-    "provider_sessions",
+provider_grants = Table(
+    "provider_grants",
     metadata,
-    Column("hash", String(64), ForeignKey("sessions.hash", ondelete="CASCADE"), primary_key=True),
+    # Of the session that began with it; the session may be over, and the grant goes on for the user's tokens.
+    Column("hash", String(64), primary_key=True),
+    Column("account_id", _Id, ForeignKey("accounts.id", ondelete="CASCADE"), nullable=False),
     Column("provider", String(255), nullable=False),
     Column("subject", String(255), nullable=False),
     Column("sid", String(255), nullable=True),  # the provider's own id of the session
     Column("sealed", Text, nullable=False, server_default=""),  # its tokens, encrypted
     Column("due_at", Float(53), nullable=False),  # when the provider is asked again
-    Index("ix_provider_sessions_due_at", "due_at"),
+    Index("ix_provider_grants_due_at", "due_at"),
+    Index("ix_provider_grants_account_id", "account_id"),
 )
-"""Sessions that a provider began, and can end."""
+"""What OIDC providers gave out at a login: with it the hub asks whether the user may go on."""
+
+login_trials = Table(
+    "login_trials",
+    metadata,
+    Column("id", String(64), primary_key=True),
+    Column("created_at", Float(53), nullable=False),
+    Column("body", Text, nullable=False),  # JSON
+)
+"""Logins that admins try, for some minutes: another hub may be asked next."""
 
 tokens = Table(
     "tokens",
@@ -114,7 +126,8 @@ provider_blocks = Table(
     Column("at", Float(53), nullable=False),
     Column("reason", String(256), nullable=False),
 )
-"""Accounts that are disabled because their directory no longer lets them in. Their next login enables them again."""
+"""Accounts that their provider no longer lets in: their tokens do not count, and those of LDAP are disabled, until the
+next login."""
 
 device_logins = Table(
     "device_logins",

@@ -3,7 +3,7 @@
 import { readFileSync } from 'node:fs'
 import Provider from 'oidc-provider'
 
-const { port, client, users, jwks } = JSON.parse(readFileSync(process.argv[2], 'utf8'))
+const { port, client, users, jwks, refresh } = JSON.parse(readFileSync(process.argv[2], 'utf8'))
 const known = new Map(Object.entries(users))
 
 const provider = new Provider(`http://127.0.0.1:${port}`, {
@@ -22,7 +22,7 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
   features: { backchannelLogout: { enabled: true }, rpInitiatedLogout: { enabled: true } },
   // Its own way refuses loopback, where the hub of a test is.
   fetch: (url, { dispatcher, ...options }) => fetch(url, options),
-  issueRefreshToken: async () => true,
+  issueRefreshToken: async () => refresh,
   ttl: { AccessToken: 600, IdToken: 600, RefreshToken: 3600, Session: 3600, Interaction: 600, Grant: 3600 },
   findAccount: (_, id) => (known.has(id) ? { accountId: id, claims: () => ({ sub: id, ...known.get(id) }) } : undefined),
 })

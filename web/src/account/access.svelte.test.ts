@@ -3,7 +3,7 @@ import { listTokens } from '../api/accounts'
 import type { Me } from '../api/types'
 import { Access } from './access.svelte'
 
-const nobody: Me = { kind: 'nobody', role: 'nobody', name: '', logins: [], may_read: false, may_write: false, may_reserve: false, may_administer: false, can_log_in: true, needs_first_admin: false, has_proxy: false, has_jobs: false, has_password: true, providers: [], takes_passwords: true, provider: null, note: null }
+const nobody: Me = { kind: 'nobody', role: 'nobody', name: '', logins: [], may_read: false, may_write: false, may_reserve: false, may_administer: false, can_log_in: true, needs_first_admin: false, has_proxy: false, has_jobs: false, has_password: true, providers: [], takes_passwords: true, provider: null, directory: null, note: null }
 const ada: Me = { ...nobody, kind: 'account', role: 'admin', name: 'ada', may_read: true, may_write: true, may_reserve: true, may_administer: true }
 const fresh: Me = { ...nobody, can_log_in: false, needs_first_admin: true }
 

@@ -3,7 +3,7 @@ import type { Me } from '../api/types'
 import { canEnter, loginGate, identity, isKnown, loginRefusal, mayAdminister, passwordMistake, providerAddress, secretIn } from './access'
 
 function me(changes: Partial<Me> = {}): Me {
-  return { kind: 'nobody', role: 'nobody', name: '', logins: [], may_read: false, may_write: false, may_reserve: false, may_administer: false, can_log_in: true, needs_first_admin: false, has_proxy: false, has_jobs: false, has_password: true, providers: [], takes_passwords: true, provider: null, note: null, ...changes }
+  return { kind: 'nobody', role: 'nobody', name: '', logins: [], may_read: false, may_write: false, may_reserve: false, may_administer: false, can_log_in: true, needs_first_admin: false, has_proxy: false, has_jobs: false, has_password: true, providers: [], takes_passwords: true, provider: null, directory: null, note: null, ...changes }
 }
 
 const ada = me({ kind: 'account', role: 'admin', name: 'ada', may_read: true, may_write: true, may_reserve: true, may_administer: true })

@@ -39,8 +39,8 @@ export const addAccount = (account: NewAccount): Promise<Answer<Account>> => req
 export const changeAccount = (name: string, change: AccountChange): Promise<Answer<Account>> => request('patch', '/api/v1/accounts/{name}', { path: { name }, body: change })
 export const removeAccount = (name: string): Promise<Answer<object>> => request('delete', '/api/v1/accounts/{name}', { path: { name } })
 
-/** A login to be tried: `url` is to be opened, `readTrial` then says what came of it. */
-export const tryLogin = (provider: string): Promise<Answer<Trial>> => request('post', '/api/v1/login/trials', { body: { provider } })
+/** A login to be tried: `url` is to be opened, `readTrial` then says what came of it. In a directory, `user` is looked up at once. */
+export const tryLogin = (provider: string, user?: { name: string; password: string }): Promise<Answer<Trial>> => request('post', '/api/v1/login/trials', { body: { provider, ...user } })
 export const readTrial = (id: string): Promise<Answer<Trial>> => request('get', '/api/v1/login/trials/{trial_id}', { path: { trial_id: id } })
 
 export const listTokens = (): Promise<Answer<{ tokens: Token[] }>> => request('get', '/api/v1/tokens')

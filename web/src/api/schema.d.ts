@@ -4485,12 +4485,15 @@ export interface components {
          *     `can_log_in` says that there are accounts, `needs_first_admin` that the first one is still to be made, `has_proxy`
          *     that a proxy may identify users: those that it identifies (`kind` is proxy) cannot log out here. `has_password`:
          *     they have a password of this hub. `has_jobs`: the hub reads a scheduler, or knows jobs. `providers` are those
-         *     through which users log in; `takes_passwords` that they can log in with a name and a password, too. `provider` is
-         *     where this session can be ended as well. `note` is why the last login did not succeed; it is returned once.
+         *     through which users log in; `takes_passwords` that they can log in with a name and a password, too; `directory` the
+         *     LDAP directory that is asked then. `provider` is where this session can be ended as well. `note` is why the last
+         *     login did not succeed; it is returned once.
          */
         Me: {
             /** @description Whether there are accounts to log in with */
             can_log_in: boolean;
+            /** @description The LDAP directory whose users log in; null: none */
+            directory: string | null;
             /**
              * @description Whether the hub reads a scheduler, or knows jobs
              * @default false
@@ -4881,8 +4884,15 @@ export interface components {
              */
             role: "agent" | "viewer" | "user" | "admin" | "calendar";
         };
-        /** NewTrial */
+        /**
+         * NewTrial
+         * @description For the provider `ldap` with a name, and a password if it is to be tried, too.
+         */
         NewTrial: {
+            /** @description Its name; null: not given */
+            name?: string | null;
+            /** @description The password; null: not given */
+            password?: string | null;
             /** @description The login provider */
             provider: string;
         };
@@ -6548,7 +6558,7 @@ export interface components {
          *
          *     `hosts` is the host, or the pattern of names, that an agent may report as; None: any. `account` is the name of
          *     `account_id`; the token of an account never has a higher `role` than the account, and is worth nothing while
-         *     `is_disabled` is true of it.
+         *     `is_disabled` is true of it: disabled, or suspended by its provider.
          */
         Token: {
             /** @description The account that the token acts as; null: none, it is the hub's */
@@ -6622,8 +6632,9 @@ export interface components {
         };
         /**
          * Trial
-         * @description One login that an admin tries: nobody is logged in by it. `claims` and `userinfo` are as the provider sent them,
-         *     without those that are secret.
+         * @description One login that an admin tries: nobody is logged in by it. `claims` are those of the ID token, or the attributes
+         *     of the directory; they and `userinfo` are as the provider sent them, without those that are secret. `url` is empty
+         *     where there is nothing to open in a browser.
          */
         Trial: {
             /** @description The claims that the login provider sent, by name */
