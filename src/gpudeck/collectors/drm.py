@@ -8,7 +8,7 @@ are unknown where not all of them can be seen.
 from collections.abc import Iterable
 from pathlib import Path
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gpudeck.collectors.base import (
     DISPLAY_SERVERS,
@@ -23,11 +23,13 @@ from gpudeck.collectors.base import (
 )
 from gpudeck.collectors.drm_cards import (
     ASLEEP,
+    ONLY_IN_TABLE,
     Card,
     find_cards,
     find_foreign_nodes,
     measure,
     read_energy,
+    read_table,
 )
 from gpudeck.collectors.drm_clients import (
     TOO_OLD,
@@ -48,16 +50,36 @@ from gpudeck.model.report import GpuReading, Report
 OF_ROCM = "the kernel does not count the time of ROCm's work by process"
 _GONE = "the kernel no longer lists this GPU"
 _CHECK_SECONDS = 15.0
+# The management controller of the card fills the table: a little less than ten seconds, as of NVML's expensive values.
+_TABLE_SECONDS = 9.5
 # ROCm opens every GPU, which costs page tables on each; KFD's own figure says on which of them something is held.
 _OPENED_BYTES = 16 * 2**20
 
 
 class _DrmBoard(Struct):
-    """A GPU of the inventory. It stays there, with its reason in `missing`, when the kernel no longer lists it."""
+    """A GPU of the inventory. It stays there, with its reason in `missing`, when the kernel no longer lists it. `table`
+    is what amdgpu's table had when it was last read."""
 
     card: Card
     index: int
     missing: str | None = None
+    table: Measured = field(default_factory=lambda: Measured({}, {}))
+    table_at: float | None = None
+
+    def measure(self, now: float) -> Measured:
+        """A value that has a file of its own is that of the file."""
+        measured = measure(self.card)
+        if self.card.vendor != "amd" or _is_asleep(measured):
+            return measured
+        if is_due(self.table_at, _TABLE_SECONDS, now):
+            self.table, self.table_at = read_table(self.card.device), now
+        metrics, unknown = self.table
+        for name in measured.unknown.keys() & metrics.keys():
+            del measured.unknown[name]
+            measured.metrics[name] = metrics[name]
+        # The file of a value says more about why it is unknown than the table does.
+        measured.unknown.update((name, unknown[name]) for name in ONLY_IN_TABLE & unknown.keys())
+        return measured
 
 
 class _DrmRow(Struct):
@@ -94,8 +116,7 @@ class DrmCollector(Collector):
         if not self._boards:
             raise Absent("There is no AMD or Intel GPU with a driver on this machine.")
         rows = [
-            _DrmRow(board, Measured({}, {}) if board.missing else measure(board.card))
-            for board in self._boards.values()
+            _DrmRow(board, Measured({}, {}) if board.missing else board.measure(now)) for board in self._boards.values()
         ]
         self._add_processes(rows, now)
         drafts = [self._draft(row, now) for row in rows]
