@@ -1,4 +1,4 @@
-"""gpu-monitor's reservations in comments.json, and the names in its index.php."""
+"""gpu-monitor's reservations in comments.json, and the names in its hosts.json."""
 
 import json
 from datetime import UTC
@@ -10,7 +10,7 @@ import pytest
 
 from fakes.fleets import make
 from gpudeck.client import Client
-from gpudeck.compat.gpu_monitor_import import plan_reservations, read, read_names, write_comments
+from gpudeck.compat.gpu_monitor_import import plan_reservations, read, write_comments
 from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget, ReservationStep, SkippedEntry, check_steps
 from gpudeck.model.errors import UsageError
 from gpudeck.model.reservation import Reservation, ReservationList, ReservedGpu, ShownReservation
@@ -209,38 +209,6 @@ def test_reservations_are_written_as_they_were_read() -> None:
         "reserve gpu01:1 for ada until 2018-07-02 12:30 UTC",
         "reserve gpu02:1 for pnoël until 2018-08-01 00:00 UTC",
     ]
-
-
-PHP = """<?php
-// $HOSTS = array("old" => "Old");
-$HOSTS = array(
-    "gpu1" => "Big \\"one\\"", # the first
-    'gpu2' => 'Other // one', /* "gpu3" => "x" */
-    "gpu4" => "gpu4",
-    "gpu5" => strtoupper("x"),
-    "gpu6" => "",
-);
-$SHORT_GPU_NAMES = ["GeForce GTX 1080 Ti" => "1080Ti"];
-system("echo never run");
-"""
-
-
-def test_names_of_its_page_become_settings_and_nothing_is_run(tmp_path: Path) -> None:
-    file = tmp_path / "index.php"
-    file.write_text(PHP)
-    plan = read(file, HERE)
-    assert plan.settings == (
-        'names:\n  hosts:\n    gpu1: Big "one"\n    gpu2: Other // one\n  models:\n    GeForce GTX 1080 Ti: 1080Ti\n'
-    )
-    assert [left.place for left in plan.left] == ["$HOSTS, 'gpu6'"]
-    assert read_names(PHP, "OTHERS") is None
-
-
-def test_page_without_names_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "index.php"
-    file.write_text("<?php phpinfo();")
-    with pytest.raises(UsageError, match=r"\$HOSTS"):
-        read(file, HERE)
 
 
 def test_folder_becomes_a_setting_and_its_reservations_are_read(tmp_path: Path) -> None:

@@ -235,12 +235,11 @@ def test_the_last_xid_never_shows() -> None:
     assert Exporter(load(EIGHT)).report().problems == []
 
 
-def test_series_that_differ_for_one_gpu_are_a_problem_and_the_first_counts() -> None:
+def test_of_series_that_differ_for_one_gpu_the_first_counts() -> None:
     page = dcgm("DCGM_FI_DEV_GPU_UTIL", "7") + dcgm("DCGM_FI_DEV_GPU_UTIL", "7") + dcgm("DCGM_FI_DEV_GPU_UTIL", "90")
     report = Exporter(page).report()
     assert report.gpus is not None
     assert report.gpus[0].metrics["utilization_percent"] == 7
-    assert report.problems == ["dcgm-exporter: 1 series say something else than an earlier one; the first counts"]
 
 
 def test_a_line_that_cannot_be_read_is_a_problem_of_the_host() -> None:
@@ -253,7 +252,7 @@ def test_more_gpus_than_a_report_takes_are_a_problem() -> None:
     page = "".join(dcgm("DCGM_FI_DEV_GPU_UTIL", "7", f'gpu="{n}",UUID="GPU-{n}"') for n in range(600))
     report = Exporter(page).report()
     assert len(report.gpus or ()) == 512
-    assert report.problems == ["dcgm-exporter: it lists 600 GPUs; the first 512 are taken"]
+    assert report.problems == ["dcgm-exporter: it lists 600 GPUs or more; the first 512 are taken"]
 
 
 def test_mig_instances_stand_for_their_board() -> None:
@@ -405,22 +404,6 @@ def test_a_process_without_a_readable_pid_is_still_on_its_gpu(pid: str) -> None:
     (process,) = gpus_of(load(NVITOP_HELD).replace('pid="422"', f'pid="{pid}"'))[0].processes or ()
     assert (process.pid, process.user, process.memory_used_bytes) == (0, "root", 2566 * MIB)
     assert process.reasons["pid"] == "nvitop-exporter does not report it"
-
-
-def test_pods_are_named_where_processes_are_not_known() -> None:
-    gpus = gpus_of(load(EIGHT))
-    assert gpus[0].processes_reason == (
-        "dcgm-exporter lists no processes; the GPU is given to pod ml/train-0, container tf"
-    )
-    assert gpus[2].processes_reason == "dcgm-exporter lists no processes"
-
-
-def test_behind_a_prometheus_the_exporters_own_pod_holds_nothing() -> None:
-    own = 'gpu="0",UUID="GPU-a",pod="dcgm-exporter-x2b",namespace="gpu-operator"'
-    held = own.replace("GPU-a", "GPU-b") + ',exported_pod="train-0",exported_namespace="ml"'
-    first, second = gpus_of(dcgm("DCGM_FI_DEV_GPU_UTIL", "0", own) + dcgm("DCGM_FI_DEV_GPU_UTIL", "0", held))
-    assert first.processes_reason == "dcgm-exporter lists no processes"
-    assert second.processes_reason == "dcgm-exporter lists no processes; the GPU is given to pod ml/train-0"
 
 
 def test_idle_time_is_watched() -> None:

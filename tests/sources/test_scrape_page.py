@@ -122,15 +122,6 @@ def test_series_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert page.problems == ["its page has more than 10 series about GPUs; 15 are left out"]
 
 
-def test_different_labels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are what takes long; the same ones again do not."""
-    monkeypatch.setattr(scrape_tables, "MAX_TEXT", 100)
-    text = "".join(f'util{{gpu="{n}"}} 1\ntemp{{gpu="{n}"}} 1\n' for n in range(10, 35))
-    page = parse_page(text.encode(), WANTED)
-    assert len(page.samples) == 2 * (100 // len('gpu="10"'))
-    assert page.problems[0].startswith("26 lines of its page cannot be read")
-
-
 def test_a_hundred_thousand_other_series_are_passed_over() -> None:
     text = "".join(f'http_requests_total{{path="/{n}"}} {n}\n' for n in range(100_000)) + "util 5\n"
     assert samples(text) == [Sample("util", {}, 5)]

@@ -33,10 +33,6 @@ _INDEX = re.compile(r"[0-9]{1,4}")
 # would be tried as a beginning.
 _TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|//[^\n]*')
 _TIME_FORM = "%Y-%m-%d %H:%M"
-_ARRAY = r"\${}\s*=\s*(?:array\s*\(|\[)(.*?)(?:\)|\])\s*;"
-_COMMENT = re.compile(r"""("(?:[^"\\]|\\.)*+"?|'(?:[^'\\]|\\.)*+'?)|//[^\n]*|\#[^\n]*|/\*.*?(?:\*/|\Z)""", re.DOTALL)
-_STRING = r"""(?:"((?:[^"\\]|\\.)*+)"|'((?:[^'\\]|\\.)*+)')"""
-_PAIR = re.compile(rf"{_STRING}\s*=>\s*{_STRING}")
 _COMMENTS = "comments.json"
 _HOSTS = "hosts.json"
 _LONGEST = 64
@@ -169,32 +165,14 @@ def _text(value: object) -> str:
     return " ".join(clean(html.unescape(value)).split()) if isinstance(value, str) else ""
 
 
-def read_names(text: str, variable: str) -> dict[str, str] | None:
-    """The pairs of an array of strings, such as `$HOSTS = array("gpu1" => "Big one");`. None where there is none.
-    Nothing is run: what is no string is passed over."""
-    plain = _COMMENT.sub(lambda found: found[1] or "", text)
-    found = re.search(_ARRAY.format(variable), plain, re.DOTALL)
-    if found is None:
-        return None
-    pairs = _PAIR.findall(found[1])
-    return {_unescape(one or other): _unescape(double or single) for one, other, double, single in pairs}
-
-
-def _unescape(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text)
-
-
 def read(file: Path, here: ImportContext) -> ImportPlan:
-    """The plan of a comments.json, a hosts.json, an index.php, or the folder of data files. Raises UsageError for
-    anything else."""
+    """The plan of a comments.json, a hosts.json, or the folder of data files. Raises UsageError for anything else."""
     plan = ImportPlan()
     if file.is_dir():
         _read_folder(file, here, plan)
         return plan
     content = read_small_file(file)
-    if file.suffix == ".php" or content.lstrip()[:5].lower() in {b"<?php", b"<!doc", b"<html"}:
-        _read_page(content.decode(errors="replace"), file, plan)
-    elif (names := _read_hosts(content)) is not None:
+    if (names := _read_hosts(content)) is not None:
         plan.settings = _write(_name_hosts(names, plan))
     else:
         plan_reservations(content, str(file), here, plan)
@@ -225,29 +203,15 @@ def _read_hosts(content: bytes) -> dict[str, str] | None:
 
 
 def _name_hosts(names: dict[str, str], plan: ImportPlan) -> dict[str, Any]:
-    chosen = _choose(_HOSTS, names, plan)
-    return {"names": {"hosts": chosen}} if chosen else {}
-
-
-def _read_page(text: str, file: Path, plan: ImportPlan) -> None:
-    hosts, models = read_names(text, "HOSTS"), read_names(text, "SHORT_GPU_NAMES")
-    if hosts is None and models is None:
-        raise UsageError(f"{file} sets neither $HOSTS nor $SHORT_GPU_NAMES: it is no index.php of gpu-monitor.")
-    names = {"hosts": _choose("$HOSTS", hosts or {}, plan), "models": _choose("$SHORT_GPU_NAMES", models or {}, plan)}
-    if shown := {key: pairs for key, pairs in names.items() if pairs}:
-        plan.settings = _write({"names": shown})
-
-
-def _choose(variable: str, pairs: dict[str, str], plan: ImportPlan) -> dict[str, str]:
     """Those that a name can be. One that is the same as before says nothing."""
     chosen = {}
-    for key, shown in pairs.items():
+    for key, shown in names.items():
         if not shown or len(shown) > _LONGEST or not shown.isprintable():
             reason = f"{quote(shown)} cannot be shown: that is 1 to {_LONGEST} characters"
-            plan.leave(f"{variable}, {quote(key)}", reason)
+            plan.leave(f"{_HOSTS}, {quote(key)}", reason)
         elif key != shown:
             chosen[key] = shown
-    return chosen
+    return {"names": {"hosts": chosen}} if chosen else {}
 
 
 def _write(settings: dict[str, Any]) -> str:

@@ -70,24 +70,20 @@ MAX_GPUS = 512
 
 
 class ScrapedGpu(Struct):
-    """What the page says of one GPU or MIG instance. `holders` are the pods and jobs that it was given to."""
+    """What the page says of one GPU or MIG instance."""
 
     board: str
     instance: str
     values: dict[str, float] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
-    holders: list[str] = field(default_factory=list)
     processes: list[Sample] = field(default_factory=list)
 
 
 class ScrapedGpus:
-    """The devices of one page, MAX_DEVICES of them; `left_out` counts sets of labels that name others. `conflicts`
-    counts numbers that differ from an earlier one for the same device."""
+    """The devices of one page, MAX_DEVICES of them. Of two numbers for one device the first counts."""
 
     def __init__(self, exporter: Exporter, samples: Iterable[Sample], host: str) -> None:
         self.found: dict[Key, ScrapedGpu] = {}
-        self.conflicts = 0
-        self.left_out = 0
         self._exporter = exporter
         self._host = host
         self._process_series = exporter.processes.names if exporter.processes else frozenset[str]()
@@ -116,15 +112,11 @@ class ScrapedGpus:
         board = _with_prefix(uuid, self._exporter.uuid_prefix) if uuid else f"{self._host}/gpu{index}"
         key = board, label(sample, labels.instance)
         if key not in self.found and len(self.found) >= MAX_DEVICES:
-            self.left_out += 1
             return None
         device = self.found.setdefault(key, ScrapedGpu(*key))
         for fact in _FACTS:
             if text := label(sample, getattr(labels, fact)):
                 device.facts.setdefault(fact, text)
-        holder = _holder(self._exporter, sample)
-        if holder and holder not in device.holders:
-            device.holders.append(holder)
         return device
 
     def _settle_instances(self) -> None:
@@ -141,29 +133,12 @@ class ScrapedGpus:
     def _add(self, device: ScrapedGpu, sample: Sample) -> None:
         if sample.name in self._process_series:
             device.processes.append(sample)
-        elif device.values.setdefault(sample.name, sample.value) != sample.value == sample.value:
-            self.conflicts += 1
+        else:
+            device.values.setdefault(sample.name, sample.value)
 
 
 def _with_prefix(uuid: str, prefix: str) -> str:
     return uuid if uuid.startswith(prefix) else prefix + uuid
-
-
-def _holder(exporter: Exporter, sample: Sample) -> str:
-    labels = exporter.labels
-    pod, job = label(sample, labels.pod), label(sample, labels.job)
-    # Behind a Prometheus an idle GPU's series carry the pod of the exporter itself.
-    if pod and exporter.name not in pod:
-        namespace, container = label(sample, labels.namespace), label(sample, labels.container)
-        return f"pod {f'{namespace}/' if namespace else ''}{pod}{f', container {container}' if container else ''}"
-    return f"job {job}" if job else ""
-
-
-def _name_holders(reason: str, holders: list[str]) -> str:
-    if not holders:
-        return reason
-    more = f" and {len(holders) - 3} more" if len(holders) > 3 else ""
-    return f"{reason}; the GPU is given to {' and to '.join(holders[:3])}{more}"[:1024]
 
 
 def _find_text(samples: Iterable[Sample], name: str | None) -> str | None:
@@ -247,7 +222,7 @@ class GpuReader:
     ) -> list[Process] | str:
         table = exporter.processes
         if table is None:
-            return _name_holders(exporter.processes_reason, device.holders)
+            return exporter.processes_reason
         if table.listed_by not in device.values:
             if board is None or table.listed_by not in board.values:
                 return exporter.processes_reason or f"{exporter.name} does not list this GPU's processes"
@@ -394,14 +369,15 @@ class ScrapeSource:
         devices = ScrapedGpus(exporter, samples, self._target.name)
         if not devices.found:
             raise Temporary(f"{self._url}: {exporter.name} lists no GPU.", _SEE_ITS_LOG)
-        measured = _measure_host(exporter, samples)
+        measured, count = _measure_host(exporter, samples), len(devices.found)
+        many = [f"it lists {count} GPUs or more; the first {MAX_GPUS} are taken"] if count > MAX_GPUS else []
         return Report(
             gpus=self._gpus.read(exporter, devices, now),
             metrics=measured.metrics,
             unknown=measured.unknown,
             driver_version=next((text for each in samples if (text := label(each, exporter.labels.driver))), None),
             labels=self._target.labels,
-            problems=[f"{exporter.name}: {problem}"[:1024] for problem in (*page.problems, *_problems(devices))],
+            problems=[f"{exporter.name}: {problem}"[:1024] for problem in (*page.problems, *many)],
         )
 
     def _recognise(self, page: Page) -> Exporter:
@@ -472,13 +448,3 @@ def _read_token(token_file: str) -> str:
         return read_token(Path(token_file).expanduser(), "Check token_file.", "Write the exporter's token there.")
     except (UsageError, RuntimeError) as error:
         raise Refused(str(error)) from error
-
-
-def _problems(devices: ScrapedGpus) -> list[str]:
-    problems = []
-    if devices.conflicts:
-        problems.append(f"{devices.conflicts} series say something else than an earlier one; the first counts")
-    if devices.left_out or len(devices.found) > MAX_GPUS:
-        more = "more than " if devices.left_out else ""
-        problems.append(f"it lists {more}{len(devices.found)} GPUs; the first {MAX_GPUS} are taken")
-    return problems

@@ -8,7 +8,7 @@ import logging
 import math
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib import resources
 
@@ -56,10 +56,6 @@ class Labels(Struct, frozen=True, forbid_unknown_fields=True):
     instance_uuid: list[str] = field(default_factory=list)
     profile: list[str] = field(default_factory=list)
     driver: list[str] = field(default_factory=list)
-    pod: list[str] = field(default_factory=list)
-    namespace: list[str] = field(default_factory=list)
-    container: list[str] = field(default_factory=list)
-    job: list[str] = field(default_factory=list)
 
 
 class Scaled(Struct, frozen=True, forbid_unknown_fields=True):
@@ -195,13 +191,10 @@ def _believe(metric: Metric, value: float, exporter: Exporter) -> Number | str:
 MAX_SERIES = 10_000
 """Series of interest. 8 GPUs of dcgm-exporter have 232, 16 boards with 7 MIG instances each 4,500; 500 processes in
 nvitop-exporter have 2,000."""
-MAX_TEXT = 1024 * 1024
-"""Characters of different labels on a page that are parsed: a thousand processes have half as many."""
-_STEP_BYTES = 128 * 1024
 _MAX_LINE = 4096
 _MAX_LABEL = 256
 _LOGGED = 120
-_NAME = re.compile(rb"[A-Za-z_:][A-Za-z0-9_:]*")
+_NAME = re.compile(r"\s*+([A-Za-z_:][A-Za-z0-9_:]*+)", re.ASCII)
 _LABELS = r"""(?:[^"{}]++|"(?:[^"\\]++|\\.)*+")*+"""
 _VALUE = r"([^\s_]++)(?:[ \t]++-?[0-9]++)?[ \t\r]*+"
 _LINE = re.compile(rf"[\w:]++[ \t]*+(?:\{{({_LABELS})\}}[ \t]*+|(?<=[ \t])){_VALUE}", re.ASCII)
@@ -225,8 +218,9 @@ class Page(Struct, frozen=True):
 
 
 def parse_page(body: bytes, wanted: frozenset[str]) -> Page:
-    """The series on the page that are `wanted`. Raises Temporary for a web page and for an empty one. A large
-    page takes long: use a thread."""
+    """The series on the page that are `wanted`. Raises Temporary for a web page and for an empty one. A large page
+    takes long: use a thread. The format ends every line with a line break: what follows the last one was cut off, maybe
+    within its number."""
     if not body.strip():
         raise Temporary("It answers an empty page.", "An exporter that was just started may need a minute.")
     if body[:200].decode(errors="replace").lstrip("\ufeff \t\r\n")[:1] == "<":
@@ -235,41 +229,18 @@ def parse_page(body: bytes, wanted: frozenset[str]) -> Page:
     unread: list[str] = []
     left_out = 0
     parser = _Parser()
-    for name, line in _find_lines(body, wanted):
+    *lines, rest = body.decode(errors="replace").split("\n")
+    for line in lines:
+        found = _NAME.match(line)
+        if found is None or (name := found[1]) not in wanted:
+            continue
         if len(samples) + len(unread) >= MAX_SERIES:
             left_out += 1
-        elif (sample := parser.parse(line, name)) is None:
+        elif (sample := parser.parse(line.strip(" \t"), name)) is None:
             unread.append(line)
         else:
             samples.append(sample)
-    return Page(samples, _explain(unread, body.rpartition(b"\n")[2], left_out))
-
-
-def _find_lines(body: bytes, wanted: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """The whole lines with a wanted name, each with that name. The format ends every line with a line break: what
-    follows the last one was cut off, maybe within its number."""
-    names, begin, page = _encode_names(wanted), _begin_of(wanted), b"\n" + body
-    start, last = 0, page.rfind(b"\n")
-    # Step by step: a single search through a page without any such line would not let other threads work.
-    while start < last:
-        end = page.find(b"\n", min(start + _STEP_BYTES, last))
-        for found in begin.finditer(page, start, end + 1):
-            name = _NAME.match(found[1])
-            if name is not None and name[0] in names:
-                yield names[name[0]], found[1].decode("utf-8", "replace")
-        start = end
-
-
-@cache
-def _encode_names(wanted: frozenset[str]) -> dict[bytes, str]:
-    return {name.encode(): name for name in wanted}
-
-
-@cache
-def _begin_of(wanted: frozenset[str]) -> "re.Pattern[bytes]":
-    words = sorted({name.partition("_")[0] for name in wanted})
-    beginnings = b"|".join(re.escape(word.encode()) for word in words)
-    return re.compile(rb"\n[ \t]*+((?:%b)[^\n]*+)(?=\n)" % beginnings)
+    return Page(samples, _explain(unread, rest, left_out))
 
 
 class _Parser:
@@ -277,7 +248,6 @@ class _Parser:
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, str]] = {}
-        self._left = MAX_TEXT
 
     def parse(self, line: str, name: str) -> Sample | None:
         found = _LINE.fullmatch(line) if len(line) <= _MAX_LINE else None
@@ -294,8 +264,7 @@ class _Parser:
         known = self._known.get(text)
         if known is not None or not text:
             return known or {}
-        self._left -= len(text)
-        labels = _parse_labels(text) if self._left >= 0 else None
+        labels = _parse_labels(text)
         if labels is not None:
             self._known[text] = labels
         return labels
@@ -317,13 +286,13 @@ def _parse_labels(text: str) -> dict[str, str] | None:
     return labels
 
 
-def _explain(unread: list[str], rest: bytes, left_out: int) -> list[str]:
+def _explain(unread: list[str], rest: str, left_out: int) -> list[str]:
     problems = []
     if unread:
         log.debug("the first line that cannot be read: %s", clean(unread[0])[:_LOGGED])
         problems.append(f"{show_count(len(unread), 'line')} of its page cannot be read")
     if rest.strip():
-        log.debug("the page ends in the middle of a line: %s", clean(rest[:_LOGGED].decode(errors="replace")))
+        log.debug("the page ends in the middle of a line: %s", clean(rest[:_LOGGED]))
         problems.append("its page ends in the middle of a line, which is left out")
     if left_out:
         problems.append(f"its page has more than {MAX_SERIES} series about GPUs; {left_out} are left out")
