@@ -33,6 +33,7 @@ NAMES = (
     "slurm",
     "jobs",
     "verdicts",
+    "real_programs",
     "digest",
     "cluster",
 )

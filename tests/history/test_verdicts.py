@@ -107,6 +107,12 @@ SHAPES: list[tuple[str, Callable[[], RunSamples], Callable[[], RunSamples], Call
         lambda: make(np.where(np.arange(HOUR) % 50 < 10, 80.0, 0.0), command="python -m ipykernel_launcher"),
         lambda: make(line((30, 80.0), (330, np.nan)), command="python -m ipykernel_launcher"),
     ),
+    (
+        "idle_now",
+        lambda: make(line((354, 80.0), (6, 0.0)), command="python -m ipykernel_launcher", is_over=False),
+        lambda: make(line((354, 80.0), (6, 0.0)), is_over=False),
+        lambda: make(line((354, 80.0), (6, np.nan)), command="python -m ipykernel_launcher", is_over=False),
+    ),
     ("never_used", lambda: make(0.0), lambda: make(line((359, 0.0), (1, 90.0))), lambda: make(np.nan)),
     (
         "idle_after_work",
@@ -266,6 +272,22 @@ def test_a_notebook_that_was_just_opened_is_not_reported() -> None:
     assert rules_of(make(0.0, samples=240, command="jupyter-lab")) == ["idle_notebook"]
 
 
+def test_a_notebook_is_idle_a_minute_after_its_last_work() -> None:
+    notebook = {"command": "python -m ipykernel_launcher -f k.json", "memory": 20.0, "is_over": False}
+    one = judge_run(make(line((1, 40.0), (6, 0.0)), **notebook))
+    held = "idle notebook, no work for 1m, 20 GiB of GPU memory held"
+    assert (one.rating, one.text) == ("could_be_better", f"It holds a GPU and does no work at the moment: {held}.")
+    assert rules_of(make(line((1, 40.0), (6, 0.0)), **notebook | {"is_over": True})) == []
+    assert rules_of(make(line((1, 40.0), (5, 0.0)), **notebook)) == []
+    assert rules_of(make(line((1, 40.0), (200, 0.0)), **notebook)) == ["idle_notebook"]
+
+
+def test_another_program_may_prepare_for_minutes_and_a_server_may_wait() -> None:
+    assert rules_of(make(line((10, 0.0), (1, 90.0), (29, 0.0)), is_over=False)) == []
+    assert rules_of(make(line((10, 0.0), (1, 90.0), (30, 0.0)), is_over=False)) == ["idle_now"]
+    assert rules_of(make(line((10, 90.0), (60, 0.0)), command="vllm serve a", is_over=False)) == []
+
+
 def test_a_low_mean_alone_is_held_against_nobody_who_waits_for_others() -> None:
     ratings = [
         judge_run(make(9.0, command=command)).rating for command in ("python a.py", "vllm serve a", "jupyter-lab")
@@ -295,7 +317,7 @@ def test_a_suggestion_names_its_evidence_and_threshold() -> None:
     ("columns", "reason"),
     [
         (None, "its samples are not kept, or no longer"),
-        (make(samples=6), "only 1m of it was sampled"),
+        (make(samples=5), "only 50s of it was sampled"),
         (make(wall_seconds=10_000.0), "only 36 % of its time was monitored"),
         (make(np.nan), "its utilization is not known: other programs were on its GPUs, or they do not report it"),
     ],

@@ -107,14 +107,19 @@ class RunFacts:
         return float(self.of.covered @ self.works)
 
     @cached_property
-    def idle_stretches(self) -> list[tuple[float, float]]:
-        """From when until when none of its GPUs worked, of ten minutes and more, and all was known."""
+    def is_idle(self) -> Flags:
+        """The samples in which none of its GPUs worked, and all was known."""
         present = self.of.present
         is_unknown: Flags = np.logical_or.reduce(np.isnan(self.utilization) & present)
-        known = np.logical_or.reduce(present) & ~is_unknown
+        idle: Flags = np.logical_or.reduce(present) & ~is_unknown & ~self.works
+        return idle
+
+    @cached_property
+    def idle_stretches(self) -> list[tuple[float, float]]:
+        """From when until when none of its GPUs worked, of ten minutes and more, and all was known."""
         found = [
             (float(self.of.times[begin] - self.of.covered[begin]), float(self.of.times[end - 1]))
-            for begin, end in find_blocks(known & ~self.works)
+            for begin, end in find_blocks(self.is_idle)
         ]
         return [(begin, end) for begin, end in found if end - begin >= STRETCH_SECONDS]
 

@@ -29,14 +29,18 @@ from gpudeck.model.errors import PluginError
 from gpudeck.model.gpu_state import find_xid
 from gpudeck.model.job import MAX_SUGGESTIONS, Rating, RunVerdict, Suggestion
 from gpudeck.model.plugins import Plugin, find_plugins
-from gpudeck.model.text import show_count, show_span
+from gpudeck.model.text import show_amount, show_count, show_span
 
 log = logging.getLogger(__name__)
 
 _GIB: Final = 2.0**30
 _MINUTE: Final = 60.0
-_MIN_SECONDS: Final = 100.0
+_MIN_SECONDS: Final = 60.0
 """Of a shorter run nothing is said."""
+_MIN_WORK_SECONDS: Final = 50.0
+"""Five samples: each has the mean activity of ten seconds."""
+_IDLE_NOTEBOOK_SECONDS, _IDLE_SECONDS = 60.0, 300.0
+"""Without work until now. Other programs read data, compile and write checkpoints for some minutes."""
 _MIN_COVERAGE: Final = 0.5
 _GOOD_PERCENT, _POOR_PERCENT = 50.0, 15.0
 _SMALL_CARD: Final = 20 * _GIB
@@ -140,6 +144,19 @@ def _find_idle(facts: RunFacts, least_share: float) -> str | None:
     return f"{how}, {100 * idle / facts.wall:.0f} % of {show_span(facts.wall)}" + (
         f"; {show_span(tail)} of it {end}" if tail else ""
     )
+
+
+def find_idle_now(facts: RunFacts) -> str | None:
+    """What goes on and does nothing lately. A server waits for requests."""
+    if facts.of.is_over or facts.is_serving or not facts.is_idle[-1]:
+        return None
+    begin, end = find_blocks(facts.is_idle)[-1]
+    seconds = float(facts.of.covered[begin:end].sum())
+    if seconds < (_IDLE_NOTEBOOK_SECONDS if facts.is_interactive else _IDLE_SECONDS):
+        return None
+    memory = facts.of.memory[:, -1]
+    held = "" if np.isnan(memory).any() else f", {show_amount(int(memory.sum()))} of GPU memory held"
+    return f"{'idle notebook, ' * facts.is_interactive}no work for {show_span(seconds)}{held}"
 
 
 def find_unused_gpus(facts: RunFacts) -> str | None:
@@ -280,7 +297,7 @@ def _dip_share(facts: RunFacts, row: int) -> float | None:
 def find_small_batches(facts: RunFacts) -> str | None:
     memory, activity = facts.memory_share, facts.mean("sm_activity_percent")
     level = facts.mean("utilization_percent")
-    if memory is None or memory >= 0.5 or facts.worked < _MIN_SECONDS or level < 10:
+    if memory is None or memory >= 0.5 or facts.worked < _MIN_WORK_SECONDS or level < 10:
         return None
     if not (activity < 30 and activity < 0.5 * level):
         return None
@@ -293,7 +310,7 @@ def find_no_tensor(facts: RunFacts) -> str | None:
     single, memory = facts.mean("fp32_activity_percent"), facts.mean("dram_activity_percent")
     if (
         not facts.may_multiply
-        or facts.worked < _MIN_SECONDS
+        or facts.worked < _MIN_WORK_SECONDS
         or not (tensor < 1 and activity >= 40 and single >= 30 and not memory >= 60)
     ):
         return None
@@ -374,6 +391,7 @@ RULES: Final = (
         "utilization, command",
         find_idle_notebook,
         is_major=True,
+        hides=("idle_now",),
     ),
     VerdictRule(
         "never_used",
@@ -383,6 +401,7 @@ RULES: Final = (
         "utilization",
         find_never_used,
         is_major=True,
+        hides=("idle_now",),
     ),
     VerdictRule(
         "idle_after_work",
@@ -392,6 +411,15 @@ RULES: Final = (
         "utilization",
         find_idle,
         is_major=True,
+        hides=("idle_now",),
+    ),
+    VerdictRule(
+        "idle_now",
+        "It holds a GPU and does no work at the moment",
+        "still there, without work in the last minute of a notebook, or the last 5 min of another program",
+        "If it pauses for longer: save what you need, and end it.",
+        "utilization, command",
+        find_idle_now,
     ),
     VerdictRule(
         "unused_gpus",
