@@ -43,13 +43,12 @@ def copy() -> Iterator[None]:
 
 
 def launch_tiny() -> Iterator[None]:
-    """Kernels of a thousand numbers, one after the other, with pauses in which Python prepares the next."""
-    small = torch.ones(1024, device="cuda")
+    """Kernels of a few blocks, one after the other: to launch them takes longer than to run them."""
+    small = torch.randn(64, 64, device="cuda")
+    weight = torch.randn(64, 64, device="cuda") / 8
     while True:
-        for _ in range(200):
-            small.mul_(1.0)
-        torch.cuda.synchronize()
-        time.sleep(0.005)
+        for _ in range(1000):
+            small = torch.tanh(small @ weight)
         yield
 
 

@@ -58,7 +58,7 @@ def is_memory_bound(verdict: RunVerdict) -> bool:
 
 
 def is_tiny(verdict: RunVerdict) -> bool:
-    return [one.rule for one in verdict.suggestions] == ["small_batches"]
+    return [one.rule for one in verdict.suggestions[:1]] == ["small_batches"]
 
 
 def is_idle_notebook(verdict: RunVerdict) -> bool:
@@ -72,12 +72,12 @@ class RealProgram:
     is_right: Callable[[RunVerdict], bool]
 
 
-PROGRAMS = (
-    RealProgram("training", "good", is_training),
-    RealProgram("tiny", "kernels too small (small_batches)", is_tiny),
-    RealProgram("notebook", "an idle notebook (idle_now)", is_idle_notebook),
-    RealProgram("copies", "good, limited by memory bandwidth", is_memory_bound),
-)
+TINY = RealProgram("tiny", "kernels too small (small_batches)", is_tiny)
+NOTEBOOK = RealProgram("notebook", "an idle notebook (idle_now)", is_idle_notebook)
+COPIES = RealProgram("copies", "good, limited by memory bandwidth", is_memory_bound)
+TRAINING = RealProgram("training", "good", is_training)
+PROGRAMS = (TINY, NOTEBOOK, COPIES, TRAINING)
+"""In this order: the training goes on for as long as there is time, for the effect of the agent."""
 
 
 @dataclass
@@ -88,9 +88,10 @@ class Log:
     until: float
     found: dict[str, Any] = field(default_factory=dict)
 
-    def note(self, name: str, value: object) -> None:
+    def note(self, name: str, value: object, shown: str | None = None) -> None:
         self.found[name] = value
-        print(f"[{time.strftime('%H:%M:%S')}] {name}: {json.dumps(value, default=str)[:600]}", flush=True)
+        shown = json.dumps(value, default=str) if shown is None else shown
+        print(f"[{time.strftime('%H:%M:%S')}] {name}: {shown}", flush=True)
         if self.output is not None:
             self.output.write_text(json.dumps(self.found, indent=1, default=str))
 
@@ -125,7 +126,7 @@ def notebook(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
         client.load_connection_file()
         client.start_channels()
         client.wait_for_ready(timeout=40)
-        reply = client.execute_interactive(_CELL, timeout=60, output_hook=print)
+        reply = client.execute_interactive(_CELL, timeout=60)
         if reply["content"]["status"] != "ok":
             raise RuntimeError(f"the cell failed: {reply['content']}")
         try:
@@ -137,7 +138,7 @@ def notebook(folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
 @contextlib.contextmanager
 def start(program: RealProgram, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
     with contextlib.ExitStack() as stack:
-        if program.name == "notebook":
+        if program is NOTEBOOK:
             yield stack.enter_context(notebook(folder))
         else:
             yield stack.enter_context(running(sys.executable, str(WORKLOADS), program.name, str(steps_of(folder))))
@@ -177,7 +178,7 @@ def await_verdict(
         if text != last:
             last = text
             result["seen"].append((round(now, 1), text))
-            log.note(program.name, result)
+            log.note(program.name, result, shown=f"after {now:.1f} s: {text}")
         if verdict is not None and program.is_right(verdict):
             result |= {"seconds": round(now, 1), "verdict": msgspec.to_builtins(verdict), "gpu": read_gpu(hub)}
             break
@@ -199,6 +200,8 @@ class EffectOfAgent:
         self._random.shuffle(order)
         spans = {is_on: self._watch(is_on) for is_on in order}
         self._spans.append((spans[True], spans[False]))
+        if len(self._spans) % 10 == 0:
+            self.note()
 
     def close(self) -> None:
         self._send(signal.SIGCONT)
@@ -225,7 +228,9 @@ class EffectOfAgent:
             steps = statistics.mean(off for _, off in rates)
             result |= {"mean": statistics.mean(slower), "half_width_95": width, "steps_per_second": steps}
             result["median"] = statistics.median(slower)
-        self._log.note("effect", result)
+        self._log.note(
+            "effect", result, shown=", ".join(f"{k} {v}" for k, v in result.items() if k != "slower_percent")
+        )
 
 
 def count_rate(moments: list[float], begin: float, end: float) -> float:
@@ -282,7 +287,7 @@ def judge_training(log: Log, hub: str, folder: Path, asked: argparse.Namespace) 
     with contextlib.ExitStack() as stack:
         _, port = stack.enter_context(bare_server())
         began = time.monotonic()
-        process = stack.enter_context(start(PROGRAMS[0], folder))
+        process = stack.enter_context(start(TRAINING, folder))
         pids = stack.enter_context(agent(folder, port, activity=True))
         effect = EffectOfAgent(log, steps_of(folder), pids[0], asked.window)
         stack.callback(effect.close)
@@ -293,7 +298,7 @@ def judge_training(log: Log, hub: str, folder: Path, asked: argparse.Namespace) 
             else:
                 time.sleep(0.5)
 
-        await_verdict(log, hub, PROGRAMS[0], process.pid, began, asked.seconds, work)
+        await_verdict(log, hub, TRAINING, process.pid, began, asked.seconds, work)
         while time.monotonic() < min(began + asked.effect_seconds, log.until - 2) and process.poll() is None:
             effect.measure_pair()
         effect.note()
@@ -303,22 +308,22 @@ def judge_copies(log: Log, hub: str, folder: Path, asked: argparse.Namespace) ->
     with contextlib.ExitStack() as stack:
         _, port = stack.enter_context(bare_server())
         began = time.monotonic()
-        process = stack.enter_context(start(PROGRAMS[3], folder))
+        process = stack.enter_context(start(COPIES, folder))
         agents = {
             name: stack.enter_context(agent(folder / "cost", port, activity=name == "with activity"))
             for name in ("with activity", "without activity")
         }
         time.sleep(3)
         cost = CostOfAgents(log, agents)
-        await_verdict(log, hub, PROGRAMS[3], process.pid, began, asked.seconds, lambda: time.sleep(1))
+        await_verdict(log, hub, COPIES, process.pid, began, asked.seconds, lambda: time.sleep(1))
         cost.note()
 
 
 def judge(log: Log, hub: str, program: RealProgram, folder: Path, asked: argparse.Namespace) -> None:
     (folder / "cost").mkdir(exist_ok=True)
-    if program.name == "training":
+    if program is TRAINING:
         judge_training(log, hub, folder, asked)
-    elif program.name == "copies":
+    elif program is COPIES:
         judge_copies(log, hub, folder, asked)
     else:
         began = time.monotonic()
@@ -353,9 +358,9 @@ def print_results(found: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench real_programs")
     parser.add_argument("--output", type=Path, help="a JSON file")
-    parser.add_argument("--only", default="training,tiny,notebook,copies")
+    parser.add_argument("--only", default="tiny,notebook,copies,training")
     parser.add_argument("--seconds", type=float, default=115, help="how long each verdict is waited for")
-    parser.add_argument("--effect-seconds", type=float, default=75, help="how long the training loop runs at least")
+    parser.add_argument("--effect-seconds", type=float, default=150, help="how long the training runs at least")
     parser.add_argument("--window", type=float, default=1.75, help="seconds with or without the agent")
     parser.add_argument("--deadline", type=float, default=1200, help="seconds after which the rest is left out")
     asked = parser.parse_args(sys.argv[2:] if sys.argv[1:2] == ["real_programs"] else None)

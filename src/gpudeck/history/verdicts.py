@@ -35,11 +35,11 @@ log = logging.getLogger(__name__)
 
 _GIB: Final = 2.0**30
 _MINUTE: Final = 60.0
-_MIN_SECONDS: Final = 60.0
-"""Of a shorter run nothing is said."""
-_MIN_WORK_SECONDS: Final = 50.0
+_MIN_SECONDS: Final = 55.0
+"""Of a shorter run nothing is said. Six samples, which are not exactly ten seconds apart."""
+_MIN_WORK_SECONDS: Final = 45.0
 """Five samples: each has the mean activity of ten seconds."""
-_IDLE_NOTEBOOK_SECONDS, _IDLE_SECONDS = 60.0, 300.0
+_IDLE_NOTEBOOK_SECONDS, _IDLE_SECONDS = 55.0, 300.0
 """Without work until now. Other programs read data, compile and write checkpoints for some minutes."""
 _MIN_COVERAGE: Final = 0.5
 _GOOD_PERCENT, _POOR_PERCENT = 50.0, 15.0
