@@ -166,14 +166,20 @@ def read_gpu(hub: str) -> dict[str, Any]:
 
 
 def await_verdict(
-    log: Log, hub: str, program: RealProgram, pid: int, began: float, seconds: float, work: Callable[[], None]
+    log: Log,
+    hub: str,
+    program: RealProgram,
+    process: "subprocess.Popen[bytes]",
+    began: float,
+    seconds: float,
+    work: Callable[[], None],
 ) -> None:
     """Asks until the verdict is right or the time is over, with some `work` between two questions."""
     result: dict[str, Any] = {"wanted": program.wanted, "seconds": None, "seen": []}
     end = min(began + seconds, log.until - 2)
     last = ""
-    while time.monotonic() < end:
-        verdict, now = find_verdict(hub, pid), time.monotonic() - began
+    while time.monotonic() < end and process.poll() is None:
+        verdict, now = find_verdict(hub, process.pid), time.monotonic() - began
         text = "not seen yet" if verdict is None else f"{verdict.rating}: {verdict.text}"
         if text != last:
             last = text
@@ -183,6 +189,8 @@ def await_verdict(
             result |= {"seconds": round(now, 1), "verdict": msgspec.to_builtins(verdict), "gpu": read_gpu(hub)}
             break
         work()
+    if process.poll() is not None:
+        result["ended_by_itself"] = process.returncode
     log.note(program.name, result)
 
 
@@ -298,7 +306,7 @@ def judge_training(log: Log, hub: str, folder: Path, asked: argparse.Namespace) 
             else:
                 time.sleep(0.5)
 
-        await_verdict(log, hub, TRAINING, process.pid, began, asked.seconds, work)
+        await_verdict(log, hub, TRAINING, process, began, asked.seconds, work)
         while time.monotonic() < min(began + asked.effect_seconds, log.until - 2) and process.poll() is None:
             effect.measure_pair()
         effect.note()
@@ -315,7 +323,7 @@ def judge_copies(log: Log, hub: str, folder: Path, asked: argparse.Namespace) ->
         }
         time.sleep(3)
         cost = CostOfAgents(log, agents)
-        await_verdict(log, hub, COPIES, process.pid, began, asked.seconds, lambda: time.sleep(1))
+        await_verdict(log, hub, COPIES, process, began, asked.seconds, lambda: time.sleep(1))
         cost.note()
 
 
@@ -328,7 +336,7 @@ def judge(log: Log, hub: str, program: RealProgram, folder: Path, asked: argpars
     else:
         began = time.monotonic()
         with start(program, folder) as process:
-            await_verdict(log, hub, program, process.pid, began, asked.seconds, lambda: time.sleep(1))
+            await_verdict(log, hub, program, process, began, asked.seconds, lambda: time.sleep(1))
 
 
 def read_driver() -> str | None:
