@@ -369,14 +369,6 @@ def test_boot_clock_that_runs_backwards_is_not_believed() -> None:
     assert ReportTime(1000.0, 500.0).sent_at(1007.0, 20.0) == 1007.0
 
 
-def test_backlog_of_another_name_is_dropped(tmp_path: Path) -> None:
-    outbox = spooled(tmp_path)
-    fill(outbox, 4)
-    outbox.save()
-    outbox.discard()
-    assert (len(outbox), files_in(tmp_path)) == (0, [])
-
-
 def test_writer_beat_and_sender_at_once_lose_and_repeat_nothing(tmp_path: Path) -> None:
     outbox, stop, taken = spooled(tmp_path), threading.Event(), list[int]()
 

@@ -70,27 +70,13 @@ def test_backlog_survives_a_killed_and_a_stopped_agent_and_arrives_once_the_newe
         assert sequences == list(range(1, len(sequences) + 1))
 
 
-def test_other_settings_keep_what_waits_unless_it_is_of_another_name(tmp_path: Path) -> None:
+def test_reload_of_the_settings_keeps_what_waits_on_disk(tmp_path: Path) -> None:
     settings = AgentSettings(hub="http://127.0.0.1:1", outbox_dir=str(tmp_path))
-    before = open_outbox(settings, None, "gpu01", None)
-    assert before is not None
+    before = open_outbox(settings, "gpu01", None)
     before.put(EncodedReport("gpu01", b"report"))
-    before.save()
-    assert open_outbox(replace(settings, outbox_age=60.0), before, "gpu01", None) is before
-    renamed = open_outbox(settings, before, "gpu02", None)
-    assert renamed is not None
-    assert (len(renamed), list(tmp_path.iterdir())) == (0, [])
-
-
-def test_agent_that_no_longer_pushes_leaves_what_waits_on_disk(tmp_path: Path) -> None:
-    settings = AgentSettings(hub="http://127.0.0.1:1", outbox_dir=str(tmp_path))
-    before = open_outbox(settings, None, "gpu01", None)
-    assert before is not None
-    before.put(EncodedReport("gpu01", b"report"))
-    assert open_outbox(replace(settings, hub=None), before, "gpu01", None) is None
-    again = open_outbox(settings, None, "gpu01", None)
-    assert again is not None
-    assert len(again) == 1
+    before.close()
+    assert len(open_outbox(replace(settings, outbox_age=60.0), "gpu01", None)) == 1
+    assert len(open_outbox(settings, "gpu02", None)) == 0
 
 
 @pytest.mark.parametrize(("folder", "simulate"), [("none", None), (None, None), ("outbox", 5)])
@@ -98,8 +84,7 @@ def test_nothing_is_written_for_simulated_hosts_or_where_it_is_turned_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str | None, simulate: int | None
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    outbox = open_outbox(AgentSettings(hub="http://127.0.0.1:1", outbox_dir=folder), None, "gpu01", simulate)
-    assert outbox is not None
+    outbox = open_outbox(AgentSettings(hub="http://127.0.0.1:1", outbox_dir=folder), "gpu01", simulate)
     outbox.put(EncodedReport("gpu01", b"report"))
     outbox.close()
     assert list(tmp_path.iterdir()) == []

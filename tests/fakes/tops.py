@@ -7,22 +7,19 @@ import msgspec
 from fakes.fleets import fleet_of
 from fakes.reports import GIB, make_busy_gpu, make_gpu
 from gpudeck.client.live_fleet import Delta, read_delta
-from gpudeck.model.errors import GpudeckError
 from gpudeck.model.view import Fleet
 from gpudeck.tui.feed import News, Take
-from gpudeck.tui.top import Top, TopActions
+from gpudeck.tui.top import Top
 
 
 class FakeFeed:
-    """Tells what a test says, when it says it. `pasts` are the metrics that were asked for."""
+    """Tells what a test says, when it says it."""
 
     place = "http://hub:8042"
 
-    def __init__(self, *, is_local: bool = False, past: list[tuple[float, float]] | None = None) -> None:
+    def __init__(self, *, is_local: bool = False) -> None:
         self.is_local = is_local
-        self.pasts: list[tuple[dict[str, str], str]] = []
         self.is_stopped = False
-        self._past = past
         self._take: Take | None = None
 
     def first(self) -> Fleet:
@@ -33,15 +30,6 @@ class FakeFeed:
 
     def stop(self) -> None:
         self.is_stopped = True
-
-    def look_at(self, host_id: str | None) -> None:
-        pass
-
-    def past(self, subject: dict[str, str], metric: str) -> list[tuple[float, float]]:
-        self.pasts.append((subject, metric))
-        if self._past is None:
-            raise GpudeckError("the hub keeps no history.")
-        return self._past
 
     def tell(self, news: News) -> None:
         assert self._take is not None
@@ -66,8 +54,7 @@ def some_fleet() -> Fleet:
 
 def make_top(fleet: Fleet | None = None, **others: Any) -> Top:
     """A top that does nothing beyond its own screen."""
-    outside = TopActions(leave=lambda: None, recall=lambda *_: None)
-    top = Top("http://hub:8042", outside, **others)
+    top = Top("http://hub:8042", lambda: None, **others)
     top.take(some_fleet() if fleet is None else fleet)
     top.arrange()
     return top

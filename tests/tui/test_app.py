@@ -108,30 +108,6 @@ def test_hub_that_goes_away_is_said_to_and_comes_back() -> None:
     run(app, work)
 
 
-def test_details_ask_the_hub_for_what_was_before() -> None:
-    now = some_fleet().time
-    app, feed = make_app(FakeFeed(past=[(now - at, 100.0) for at in range(60, 600, 3)]))
-
-    async def work(pilot: Pilot[None]) -> None:
-        await pilot.press("down", "enter")
-        await until(pilot, lambda: seen(app).count("█") > 60, "the past")
-        assert ({"gpu": "GPU-e"}, "power_watts") in feed.pasts
-
-    run(app, work)
-
-
-def test_hub_without_history_costs_nothing_but_the_line() -> None:
-    app, feed = make_app()
-
-    async def work(pilot: Pilot[None]) -> None:
-        await pilot.press("enter")
-        await until(pilot, lambda: feed.pasts, "the question")
-        assert ({"host": "gpu1"}, "host_cpu_percent") in feed.pasts
-        assert "gpu1 · up" in seen(app)
-
-    run(app, work)
-
-
 @pytest.mark.parametrize("key", ["q", "ctrl+c", "f10"])
 def test_leaving_stops_the_feed(key: str) -> None:
     app, feed = make_app()

@@ -1,7 +1,5 @@
 """Where the fleet comes from: a real hub that goes away and comes back, one that wants a token, this machine."""
 
-import contextlib
-import json
 import threading
 from pathlib import Path
 
@@ -12,7 +10,6 @@ from fakes.hubs import running_hub
 from fakes.ports import free_port
 from fakes.waiting import wait_until
 from gpudeck.client import Client, Forbidden
-from gpudeck.client.errors import NotFound
 from gpudeck.client.live_fleet import Delta, FleetRows
 from gpudeck.collectors.base import CollectorSettings
 from gpudeck.model.errors import Unreachable
@@ -60,22 +57,6 @@ def test_token_of_this_machine_is_found_where_the_hub_wants_one(
         feed = HubFeed(Client(hub.url, find_token=lambda: find_own_token(hub.url)))
         assert isinstance(feed.first(), Fleet)
         feed.stop()
-
-
-def test_past_of_a_gpu_comes_from_the_history_of_the_hub(tmp_path: Path) -> None:
-    with running_hub(tmp_path, "--demo", "3") as hub:
-        feed = HubFeed(Client(hub.url))
-        wait_until(lambda: json.loads(hub.get("/api/v1/fleet"))["hosts"], "the simulated fleet")
-        host = feed.first().hosts[0]
-        feed.stop()
-
-        def has_past(whose: dict[str, str], metric: str) -> bool:
-            with contextlib.suppress(NotFound):  # nothing was recorded yet
-                return bool(feed.past(whose, metric))
-            return False
-
-        wait_until(lambda: has_past({"gpu": host.gpus[0].uuid}, "power_watts"), "samples in the history")
-        wait_until(lambda: has_past({"host": host.id}, "host_cpu_percent"), "the same of its host")
 
 
 def test_this_machine_is_read_again_and_again() -> None:

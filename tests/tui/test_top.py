@@ -250,19 +250,6 @@ def test_reason_why_it_is_out_of_reach_may_change_but_not_since_when() -> None:
     assert (top.lost_at, "second" in picture(top)) == (since, True)
 
 
-def test_standing_still_shows_old_values_until_space_is_pressed_again() -> None:
-    top = make_top()
-    press(top, "space")
-    bob = {"uuid": "GPU-b", "utilization_percent": 11}
-    top.take(delta_of(top, changes=[{"id": "gpu02", "gpus": [bob]}]))
-    top.arrange()
-    assert " 99% " in picture(top)
-    assert "STANDING STILL" in picture(top)
-    press(top, "space")
-    assert " 99% " not in picture(top)
-    assert " 11% " in picture(top)
-
-
 def test_pasted_words_are_a_filter_without_line_breaks() -> None:
     top = make_top()
     press(top, "/")

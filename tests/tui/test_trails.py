@@ -33,13 +33,6 @@ def test_unknown_values_and_silent_gpus_leave_no_sample() -> None:
     assert trails.points("GPU-blind", "temperature_celsius") == [(100.0, 31.0)]
 
 
-def test_history_of_the_hub_comes_before_what_was_seen_and_never_twice() -> None:
-    trails = Sparklines()
-    trails.note(100.0, fleet_of(("gpu01", [make_gpu(0, uuid="GPU-0")])).hosts)
-    trails.older["GPU-0", "utilization_percent"] = [(90.0, 7.0), (100.0, 8.0), (110.0, 9.0)]
-    assert trails.points("GPU-0", "utilization_percent") == [(90.0, 7.0), (100.0, 0.0)]
-
-
 def test_only_the_last_minutes_are_kept() -> None:
     hosts = fleet_of(("gpu01", [make_gpu(0, uuid="GPU-0")])).hosts
     trails = Sparklines()

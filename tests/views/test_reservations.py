@@ -19,13 +19,13 @@ def reservation(**others: Any) -> ShownReservation:
 
 
 def test_hour_that_the_clock_shows_twice_says_which() -> None:
-    line = render_reservations([reservation()], TWICE - 86_399, BERLIN, None, False).splitlines()[1]
+    line = render_reservations([reservation()], TWICE - 86_399, BERLIN).splitlines()[1]
     assert line.split(maxsplit=3)[3] == "2027-10-31 02:30 +0200  2027-10-31 02:30 +0100  in 1d"
 
 
 def test_what_runs_says_how_much_is_left_and_which_gpu_is_gone() -> None:
     gone = [{"uuid": "GPU-a", "host": "gpu07", "label": "0", "is_there": False}]
-    line = render_reservations([reservation(state="running", gpus=gone)], TWICE + 1, BERLIN, None, False).splitlines()[
+    line = render_reservations([reservation(state="running", gpus=gone)], TWICE + 1, BERLIN).splitlines()[
         1
     ]
     assert "gpu07:0 (gone)" in line

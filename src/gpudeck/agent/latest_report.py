@@ -4,7 +4,6 @@ A host is read at its interval: many hubs cost no more than one. For Prometheus 
 ids, commands and jobs are never labels: each new one would be a new series for ever.
 """
 
-import gzip
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -17,7 +16,7 @@ from gpudeck.agent.spool import EncodedReport, ReportTime
 from gpudeck.model import clock, exposition
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
 from gpudeck.model.report import GpuReading, Number
-from gpudeck.wire import Envelope, decode_own, pack
+from gpudeck.wire import Envelope, decode_own
 
 STALE_BEATS = 3
 STALE_SECONDS = 10.0
@@ -116,20 +115,20 @@ class LatestReport:
         return HttpAnswer(200, msgspec.json.encode({"status": "ok", "version": __version__}), _JSON)
 
     def report(self, accept: str = "", accept_encoding: str | None = None) -> HttpAnswer:
-        """The newest report: msgpack in zstd, or as JSON, plain or in gzip, where the caller asks for that."""
+        """The newest report: msgpack in zstd, or JSON where the caller asks for that, or cannot unpack zstd."""
         newest = self._newest
         if newest is None:
             return _NOT_READ_YET
-        is_json = _prefers_json(accept)
-        encoding = _choose_encoding(accept_encoding, "identity" if is_json else "zstd")
+        can_unpack = accept_encoding is None or exposition.read_weights(accept_encoding).get("zstd", 0.0) > 0.0
+        is_json = _prefers_json(accept) or not can_unpack
         headers = {
             "Content-Type": "application/json" if is_json else "application/msgpack",
             "Gpudeck-Sent-At": repr(newest.made.sent_at(self._now(), self._boottime())),
             "Vary": "Accept, Accept-Encoding",
         }
-        if encoding != "identity":
-            headers["Content-Encoding"] = encoding
-        return HttpAnswer(200, newest.encoded(is_json=is_json, encoding=encoding), headers)
+        if is_json:
+            return HttpAnswer(200, newest.json, headers)
+        return HttpAnswer(200, newest.packed, headers | {"Content-Encoding": "zstd"})
 
     def metrics(self, accept: str = "") -> HttpAnswer:
         newest = self._newest
@@ -153,22 +152,16 @@ class _ReportForms:
     """One report in all its forms, each made when it is first asked for. Two threads may make the same one twice."""
 
     def __init__(self, packed: bytes, made: ReportTime) -> None:
+        self.packed = packed
         self.made = made
-        self._made: dict[tuple[bool, str], bytes] = {(False, "zstd"): packed}
 
     @cached_property
     def envelope(self) -> Envelope:
-        return decode_own(self._made[False, "zstd"])
+        return decode_own(self.packed)
 
-    def encoded(self, *, is_json: bool, encoding: str) -> bytes:
-        form = is_json, encoding
-        if form not in self._made:
-            plain = (msgspec.json.encode if is_json else msgspec.msgpack.encode)(self.envelope)
-            if encoding == "gzip":
-                self._made[form] = gzip.compress(plain, compresslevel=5, mtime=0)
-            else:
-                self._made[form] = pack(plain) if encoding == "zstd" else plain
-        return self._made[form]
+    @cached_property
+    def json(self) -> bytes:
+        return msgspec.json.encode(self.envelope)
 
 
 def _prefers_json(accept: str) -> bool:
@@ -176,10 +169,3 @@ def _prefers_json(accept: str) -> bool:
     wanted = exposition.read_weights(accept)
     asked = max(wanted.get("application/json", 0.0), wanted.get("text/html", 0.0))
     return asked > max(wanted.get("application/msgpack", 0.0), wanted.get("application/x-msgpack", 0.0))
-
-
-def _choose_encoding(accept_encoding: str | None, unasked: str) -> str:
-    if accept_encoding is None:
-        return unasked
-    wanted = exposition.read_weights(accept_encoding)
-    return next((name for name in ("zstd", "gzip") if wanted.get(name, 0.0) > 0.0), "identity")

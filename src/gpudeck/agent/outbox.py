@@ -44,13 +44,11 @@ class Outbox:
         most_reports: int | None,
         most_bytes: int,
         *,
-        host: str = "",
         max_age: float | None = None,
         spool: Spool | None = None,
         now: clock.Clock = clock.wall,
         boottime: clock.Clock = clock.boottime,
     ) -> None:
-        self.host = host
         self.spool = spool
         self.dropped = 0
         self._most_reports = most_reports
@@ -152,22 +150,11 @@ class Outbox:
         if is_due:
             self.save(at_once=False)
 
-    def change(self, most_bytes: int, max_age: float | None) -> None:
-        with self._changed:
-            self._most_bytes, self._max_age = most_bytes, max_age
-            self._keep_to_limits()
-
     def close(self) -> None:
         self.save()
         if self.spool is not None:
             with self._disk:
                 self.spool.close()
-
-    def discard(self) -> None:
-        with self._changed:
-            for key in list(self._waiting):
-                self._remove(key)
-        self.close()
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -195,54 +195,36 @@ def run_agent(
     def read_again() -> AgentSettings | None:
         return reload_settings(settings, lambda: complete(reload()) if reload else settings, rehearse, supervisor)
 
-    outbox: Outbox | None = None
     parent: threading.Thread | None = None
     wanted: AgentSettings | None = settings
-    try:
-        while wanted is not None:
-            settings = wanted
-            reporters = [_this_machine(settings, machine)] if simulate is None else _simulated(simulate, seed)
-            with contextlib.ExitStack() as parts:
-                for reporter in reporters:
-                    parts.callback(reporter.close)
-                if simulate is None and machine is None:
-                    # Before any thread starts, so that the collectors' children are forks.
-                    reporters[0].prepare(time.time())
-                machine = None
-                if until_stdin_closes and parent is None:
-                    parent = threading.Thread(target=_wait_for_parent, args=(signals.end,), daemon=True)
-                    parent.start()
-                outbox = open_outbox(settings, outbox, reporters[0].host, simulate)
-                takers, threads = _open_outputs(settings, parts, reporters, outbox, make_posts=make_posts)
-                supervisor.ready(f"{_names(reporters)}, read every {settings.interval:g} s")
-                pulse = partial(_pulse, supervisor, threads)
-                loop = ReportLoop(reporters, takers, settings.interval, pulse=pulse, pulse_pause=supervisor.pause)
-                wanted = _run_until_signal(loop, signals, read_again)
-                if wanted is None:
-                    supervisor.stopping()
-    finally:
-        if outbox is not None:
-            outbox.close()
+    while wanted is not None:
+        settings = wanted
+        reporters = [_this_machine(settings, machine)] if simulate is None else _simulated(simulate, seed)
+        with contextlib.ExitStack() as parts:
+            for reporter in reporters:
+                parts.callback(reporter.close)
+            if simulate is None and machine is None:
+                # Before any thread starts, so that the collectors' children are forks.
+                reporters[0].prepare(time.time())
+            machine = None
+            if until_stdin_closes and parent is None:
+                parent = threading.Thread(target=_wait_for_parent, args=(signals.end,), daemon=True)
+                parent.start()
+            takers, threads = _open_outputs(settings, parts, reporters, simulate, make_posts=make_posts)
+            supervisor.ready(f"{_names(reporters)}, read every {settings.interval:g} s")
+            pulse = partial(_pulse, supervisor, threads)
+            loop = ReportLoop(reporters, takers, settings.interval, pulse=pulse, pulse_pause=supervisor.pause)
+            wanted = _run_until_signal(loop, signals, read_again)
+            if wanted is None:
+                supervisor.stopping()
 
 
-def open_outbox(settings: AgentSettings, before: Outbox | None, host: str, simulate: int | None) -> Outbox | None:
-    """Where reports wait; None where nothing is pushed. `before` is that of the settings until now: what waits in it
-    stays, unless it is of a host of another name. The hub might refuse that, and all that comes after."""
+def open_outbox(settings: AgentSettings, host: str, simulate: int | None) -> Outbox:
+    """Where reports wait. With a folder they wait on disk across a restart and a reload of the settings."""
     is_kept = simulate is None and settings.outbox_dir not in {None, "none"}
     spool = Spool(Path(settings.outbox_dir or "") / f"{host}.db", boot_id()) if is_kept else None
-    if before is not None:
-        is_same_file = (before.spool and before.spool.file) == (spool and spool.file)
-        if settings.hub is not None and before.host == host and is_same_file:
-            before.change(settings.outbox_size, settings.outbox_age)
-            return before
-        if before.host != host:
-            before.discard()
-        else:
-            before.close()
-    if settings.hub is None:
-        return None
     # A simulated fleet has no past worth keeping: where the machine is too slow for it, one report a host may wait.
-    return Outbox(simulate, settings.outbox_size, host=host, max_age=settings.outbox_age, spool=spool)
+    return Outbox(simulate, settings.outbox_size, max_age=settings.outbox_age, spool=spool)
 
 
 def _complete(settings: AgentSettings, *, is_child: bool) -> AgentSettings:
@@ -312,7 +294,7 @@ def _open_outputs(
     settings: AgentSettings,
     parts: contextlib.ExitStack,
     reporters: Sequence[Reporter],
-    outbox: Outbox | None,
+    simulate: int | None,
     *,
     make_posts: MakePosts | None,
 ) -> tuple[list[ReportReceiver], list[threading.Thread]]:
@@ -321,7 +303,9 @@ def _open_outputs(
     takers: list[ReportReceiver] = []
     threads: list[threading.Thread] = []
     names = _names(reporters)
-    if settings.hub is not None and outbox is not None:
+    if settings.hub is not None:
+        outbox = open_outbox(settings, reporters[0].host, simulate)
+        parts.callback(outbox.close)
         hub = rank_hubs(settings.hubs, reporters[0].host_id or reporters[0].host)
         note_hub = parts.enter_context(announcing(hub)) if not reporters[0].simulated else lambda _: None
         sender = make_sender(settings, hub, outbox, len(reporters), note_hub)
@@ -330,7 +314,7 @@ def _open_outputs(
         latest, thread = parts.enter_context(_listening(settings, settings.listen, names, make_posts))
         takers.append(latest)
         threads.append(thread)
-    if settings.hub is not None and outbox is not None:
+    if settings.hub is not None:
         threads.append(parts.enter_context(_sending(sender, outbox)))
         used, *others = mask_password(hub).split(",")
         instead = f"; if that fails, to {' or '.join(others)}" if others else ""

@@ -433,7 +433,7 @@ def answer_reservations(found: Sequence[ShownReservation], now: float) -> ChatAn
     return list_answer(
         title,
         [_line(one) for one in found],
-        lambda: render_reservations(found, now, UTC, 160, colour=False) + "\nTimes are UTC.\n",
+        lambda: render_reservations(found, now, UTC, width=160) + "\nTimes are UTC.\n",
         "reservations",
     )
 

@@ -9,7 +9,7 @@ import click
 
 from gpudeck.alerts.expression import ExpressionError, parse_expression
 from gpudeck.cli.hub_access import ask, fetch, machine_zone
-from gpudeck.cli.options import hub_option, parse_labels
+from gpudeck.cli.options import hub_option, parse_labels, severities_from
 from gpudeck.cli.period import local_zone, read_period
 from gpudeck.cli.terminal import show, wants_colour
 from gpudeck.client.answers import read_answer
@@ -57,14 +57,14 @@ def command(ctx: click.Context, /, *, as_json: bool, hub: str, **wanted: str | N
     ctx.ensure_object(dict)["hub"] = hub
     if ctx.invoked_subcommand is not None:
         return
-    query = {name: value for name, value in wanted.items() if value is not None}
-    if "severity" in query:
-        query["severity"] = ",".join(SEVERITIES[SEVERITIES.index(query["severity"]) :])
+    query = wanted | {"severity": severities_from(wanted["severity"])}
     found, body = fetch(hub, AlertList, "/api/v1/alerts", query)
     if as_json:
         click.echo(body)
+    elif found.alerts:
+        show(render_alerts(found.alerts, found.time, colour=wants_colour()))
     else:
-        _print(found)
+        click.echo("Nothing is wrong.")
     if found.alerts:
         sys.exit(1)
 
@@ -117,12 +117,12 @@ def try_rule(ctx: click.Context, /, *, since: str, until: str | None, as_json: b
         except ExpressionError as error:
             raise UsageError(f"{error}\n    " + "\n    ".join(error.detail.split("\n"))) from error
     start, end = read_period(since, until, time.time(), local_zone())
-    query = {name: value for name, value in asked.items() if value is not None} | {"start": f"{start}", "end": f"{end}"}
-    body = ask(_hub_of(ctx, hub), lambda client: client.get("/api/v1/alerts/test", query), _PATIENCE)
+    query = asked | {"start": f"{start}", "end": f"{end}"}
+    found, body = fetch(_hub_of(ctx, hub), AlertTest, "/api/v1/alerts/test", query, timeout=_PATIENCE)
     if as_json:
         click.echo(body)
     else:
-        show("".join(f"{line}\n" for line in _describe_test(read_answer(body, AlertTest, hub))))
+        show("".join(f"{line}\n" for line in _describe_test(found)))
 
 
 @command.command("mutes")
@@ -187,13 +187,6 @@ def _describe_test(found: AlertTest) -> Iterator[str]:
     if found.hosts_left:
         left = show_count(found.hosts_left, "host")
         yield f"It took too long: not tested on {left}. Give --host or a shorter period."
-
-
-def _print(found: AlertList) -> None:
-    if not found.alerts:
-        click.echo("Nothing is wrong.")
-        return
-    show(render_alerts(found.alerts, found.time, colour=wants_colour()))
 
 
 def _show_moment(at: float) -> str:

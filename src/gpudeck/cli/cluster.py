@@ -1,6 +1,7 @@
 """gpudeck cluster: several hubs of one fleet."""
 
 import sys
+import time
 from pathlib import Path
 
 import click
@@ -9,7 +10,8 @@ from msgspec import Struct
 
 from gpudeck.cli.hub_access import fetch, need_hub
 from gpudeck.cli.options import hub_config_option, hub_option
-from gpudeck.cli.terminal import terminal_width, wants_colour
+from gpudeck.cli.period import local_zone, read_period
+from gpudeck.cli.terminal import show_answer
 from gpudeck.model.cluster import Cluster
 from gpudeck.model.errors import GpudeckError
 from gpudeck.views.lists import render_cluster
@@ -43,15 +45,12 @@ def status(*, as_json: bool, hub: str) -> None:
     """List the hubs of the cluster and their duties, as the hub that answers knows them. Exit code 1: a hub is missing
     or has no bus, a duty has no owner, or the hub that answers is cut off."""
     about = fetch(hub, _AboutCluster, "/api/v1/about")[0]
-    if about.cluster is None:
+    cluster = about.cluster
+    if cluster is None:
         raise GpudeckError(
             "this hub is not part of a cluster.", "docs/high-availability.md: `cluster` in gpudeck.yaml."
         )
-    if as_json:
-        click.echo(msgspec.json.encode(about.cluster))
-    else:
-        click.echo(render_cluster(about.cluster, about.time, terminal_width(), wants_colour()), nl=False)
-    cluster = about.cluster
+    show_answer(msgspec.json.encode(cluster), as_json, render_cluster, cluster, about.time)
     is_whole = cluster.state == "ok" and all(one.is_alive and one.lag_seconds is not None for one in cluster.hubs)
     if not is_whole or any(one.owner is None for one in cluster.duties):
         raise SystemExit(1)
@@ -79,9 +78,9 @@ def migrate(*, dry_run: bool, since: str | None, rate: int, config: Path | None)
     this again: it continues.
     """
     with need_hub("its data is on the hub's machine"):
-        from gpudeck.ops import cluster_migration, history_file  # noqa: PLC0415 - the hub may not be installed
+        from gpudeck.ops import cluster_migration  # noqa: PLC0415 - the hub may not be installed
 
-    begin = None if since is None else history_file.read_span(since, "now")[0]
+    begin = None if since is None else read_period(since, None, time.time(), local_zone())[0]
     with click.progressbar(
         length=1, label="Samples", file=sys.stderr, hidden=not sys.stderr.isatty(), show_pos=False
     ) as bar:

@@ -3,16 +3,17 @@
 import contextlib
 import sys
 import time
+from collections.abc import Mapping
 
 import click
 import msgspec
 
 from gpudeck.cli.hub_access import fetch, machine_zone
-from gpudeck.cli.options import hub_option
+from gpudeck.cli.options import hub_option, severities_from
 from gpudeck.cli.period import local_zone, read_period
 from gpudeck.cli.terminal import supports_symbols, wants_colour
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.event import KINDS, SEVERITIES, Event
+from gpudeck.model.event import KINDS, SEVERITIES, Event, EventList
 from gpudeck.model.text import propose
 from gpudeck.views.csv import write_events
 from gpudeck.views.lists import render_day, render_event
@@ -67,7 +68,7 @@ def command(
     if follow and (as_csv or until is not None):
         raise UsageError("--follow excludes --until and --csv.")
     start, end = read_period(since, until, time.time(), local_zone())
-    query = _query(wanted) | {"start": repr(start), "limit": str(limit)}
+    query = wanted | {"severity": severities_from(wanted["severity"]), "start": repr(start), "limit": str(limit)}
     found = _ask(hub, query | ({"end": repr(end)} if until is not None else {}))
     printer = _Printer("json" if as_json else "csv" if as_csv else None)
     printer.show(found[::-1])
@@ -89,22 +90,11 @@ def _doubt(kinds: str | None) -> str:
     return f" The hub itself tells of no {strange[0]!r}: {propose(strange[0], KINDS)}"
 
 
-def _query(wanted: dict[str, str | None]) -> dict[str, str]:
-    query = {name: value for name, value in wanted.items() if value is not None}
-    if "severity" in query:
-        query["severity"] = ",".join(SEVERITIES[SEVERITIES.index(query["severity"]) :])
-    return query
+def _ask(hub: str, query: Mapping[str, str | None]) -> list[Event]:
+    return fetch(hub, EventList, "/api/v1/events", query)[0].events
 
 
-class _EventsAnswer(msgspec.Struct):
-    events: list[Event]
-
-
-def _ask(hub: str, query: dict[str, str]) -> list[Event]:
-    return fetch(hub, _EventsAnswer, "/api/v1/events", query)[0].events
-
-
-def _follow(hub: str, query: dict[str, str], shown: list[Event], printer: "_Printer") -> None:
+def _follow(hub: str, query: Mapping[str, str | None], shown: list[Event], printer: "_Printer") -> None:
     """Ask again every two seconds. Late events are shown too. A hub that goes away is
     waited for."""
     known = {event.id for event in shown}

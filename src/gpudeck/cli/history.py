@@ -1,5 +1,6 @@
 """gpudeck history: the hub's own history file, on the hub's machine; a hub may be running meanwhile."""
 
+import time
 from datetime import datetime, timezone
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +10,7 @@ import click
 
 from gpudeck.cli.hub_access import need_hub
 from gpudeck.cli.options import hub_config_option
+from gpudeck.cli.period import local_zone, read_period
 
 if TYPE_CHECKING:
     from gpudeck.history.embedded.export import FileUsage
@@ -122,7 +124,7 @@ def export(  # noqa: PLR0917 - click gives each option by itself
 ) -> None:
     """Write samples as CSV to standard output: a row for each GPU and time, in UTC."""
     history_file = _load_history_file()
-    start, end = history_file.read_span(since, until)
+    start, end = read_period(since, until, time.time(), local_zone())
     with history_file.opened(file, config) as (view, _):
         for part in history_file.export(view, history_file.choose(start, end, hosts, gpus, metrics)):
             click.echo(part, nl=False)

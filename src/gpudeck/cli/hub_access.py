@@ -44,9 +44,25 @@ def ask(hub: str, question: Callable[[Client], T], timeout: float = 10.0) -> T:
         return question(client)
 
 
-def fetch(hub: str, kind: type[T], path: str, query: Mapping[str, str] = MappingProxyType({})) -> tuple[T, bytes]:
-    """What the hub has there, and the same as it was sent. See `ask`, and `Client.get`."""
-    body = ask(hub, lambda client: client.get(path, query))
+def fetch(
+    hub: str,
+    kind: type[T],
+    path: str,
+    query: Mapping[str, str | None] = MappingProxyType({}),
+    *,
+    timeout: float = 10.0,
+    mine: bool = False,
+) -> tuple[T, bytes]:
+    """What the hub has there, and the same as it was sent; with `mine` only what is the caller's. See `ask`, and
+    `Client.get`."""
+    given = {name: value for name, value in query.items() if value is not None}
+    if mine and "user" in given:
+        raise UsageError("--mine and --user exclude each other.")
+
+    def search(client: Client) -> bytes:
+        return client.get(path, given | ({"user": find_name(client)} if mine else {}))
+
+    body = ask(hub, search, timeout)
     return read_answer(body, kind, hub), body
 
 

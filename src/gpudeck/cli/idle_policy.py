@@ -5,7 +5,7 @@ from datetime import datetime, tzinfo
 
 import click
 
-from gpudeck.cli.hub_access import ask, machine_zone
+from gpudeck.cli.hub_access import ask, fetch, machine_zone
 from gpudeck.cli.maintenance import read_place
 from gpudeck.cli.options import complete_hosts, hub_option
 from gpudeck.cli.period import local_zone, read_period
@@ -50,13 +50,13 @@ def policy_command(*, dry_run: bool, since: str, until: str | None, as_json: boo
     check_output()
     now, zone = time.time(), machine_zone()
     if not dry_run:
-        body = ask(hub, lambda client: client.get("/api/v1/idle-policy"))
-        click.echo(body if as_json else _show_state(read_answer(body, IdlePolicyState, hub), now, zone))
+        state, body = fetch(hub, IdlePolicyState, "/api/v1/idle-policy")
+        click.echo(body if as_json else _show_state(state, now, zone))
         return
     start, end = read_period(since, until, now, local_zone())
     query = {"start": repr(start), "end": repr(end)}
-    body = ask(hub, lambda client: client.get("/api/v1/idle-policy/dry-run", query), _PATIENCE)
-    click.echo(body if as_json else _show_report(read_answer(body, PolicyReport, hub), now, zone))
+    report, body = fetch(hub, PolicyReport, "/api/v1/idle-policy/dry-run", query, timeout=_PATIENCE)
+    click.echo(body if as_json else _show_report(report, now, zone))
 
 
 @click.command("keep", epilog=_KEEP_EXAMPLES)
@@ -76,9 +76,8 @@ def keep_command(
     """
     now, zone = time.time(), machine_zone()
     if place is None:
-        body = ask(hub, lambda client: client.get("/api/v1/keeps"))
-        found = read_answer(body, KeepList, hub).keeps
-        lines = [_describe_keep(one, now, zone) for one in found] or ["Nothing is kept."]
+        listed, body = fetch(hub, KeepList, "/api/v1/keeps")
+        lines = [_describe_keep(one, now, zone) for one in listed.keeps] or ["Nothing is kept."]
         click.echo(body if as_json else "\n".join(lines))
         return
     host, gpu = read_place(place)
@@ -100,7 +99,7 @@ def keep_command(
 
 
 def _end(host: str, gpu: str, hub: str) -> bytes:
-    listed = read_answer(ask(hub, lambda client: client.get("/api/v1/keeps")), KeepList, hub).keeps
+    listed = fetch(hub, KeepList, "/api/v1/keeps")[0].keeps
     found = [one for one in listed if one.host.lower() == host.lower() and gpu in {one.gpu, one.label}]
     if not found:
         raise GpudeckError(f"{clean(host)}:{clean(gpu)} is not kept.", "`gpudeck keep` lists what is.")

@@ -8,7 +8,7 @@ import click
 
 from gpudeck.cli.hub_access import ask, fetch, machine_zone, name_gpus
 from gpudeck.cli.options import complete_hosts, hub_option
-from gpudeck.cli.terminal import terminal_width, wants_colour
+from gpudeck.cli.terminal import show_answer
 from gpudeck.client.answers import read_answer
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.reservation import MaintenanceChange, MaintenanceList, ShownMaintenance
@@ -85,11 +85,8 @@ def _list(hub: str, as_json: bool, now: float, zone: "tzinfo", options: dict[str
         names = {"begin": "from", "end": "until", "span": "for"}
         raise UsageError(f"--{names.get(given[0], given[0])} needs a host.", "Such as gpudeck drain gpu07.")
     listed, body = fetch(hub, MaintenanceList, _PATH)
-    found = listed.maintenance
-    if as_json:
-        click.echo(body)
-    elif found:
-        click.echo(render_maintenance(found, now, zone, terminal_width(), wants_colour()), nl=False)
+    if listed.maintenance or as_json:
+        show_answer(body, as_json, render_maintenance, listed.maintenance, now, zone)
     else:
         click.echo("Nothing is drained or planned.")
 

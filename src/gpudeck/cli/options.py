@@ -12,6 +12,7 @@ from gpudeck import hub_lookup
 from gpudeck.hub_lookup import HubChoice, check_address
 from gpudeck.model.address import DEFAULT_HUB
 from gpudeck.model.errors import UsageError
+from gpudeck.model.event import SEVERITIES
 from gpudeck.model.gpu_request import MAX_GPUS, GpuRequest
 from gpudeck.model.text import parse_memory
 
@@ -138,6 +139,11 @@ def parse_labels(labels: tuple[str, ...]) -> dict[str, str]:
         if "=" not in label or label.startswith("="):
             raise UsageError(f"--label {label!r} must be KEY=VALUE.")
     return dict(label.split("=", 1) for label in labels)
+
+
+def severities_from(lowest: str | None) -> str | None:
+    """That severity and the worse ones, as the API has them; None for all."""
+    return lowest and ",".join(SEVERITIES[SEVERITIES.index(lowest) :])
 
 
 def check_place(*, local: bool) -> None:

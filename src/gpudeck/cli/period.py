@@ -1,30 +1,18 @@
 """Periods as people type them: 30d, 2026-10-01, last-month; and the time zone in which they mean them."""
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import date, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 from gpudeck.history.time_range import day_begins, load_zone
 from gpudeck.model.errors import UsageError
-from gpudeck.model.times import parse_duration, read_iso
+from gpudeck.model.times import parse_time
 
-_WORDS = ("today", "yesterday", "this-month", "last-month", "now")
-_HINT = f"Give a time ago such as 30d or 12h, a date such as 2026-10-01, or {', '.join(_WORDS[:-1])}."
+_DAY = timedelta(days=1)
+_HINT = "Give a time ago such as 30d or 12h, a date such as 2026-10-01, or today, yesterday, this-month, last-month."
 _ZONES = "/zoneinfo/"
-_LINK = Path("/etc/localtime")
-_NAME = Path("/etc/timezone")
-
-
-class Span(NamedTuple):
-    """Unix seconds. `is_whole` marks what is over and meant from its start to its end, as `last-month` is."""
-
-    start: float
-    end: float
-    is_whole: bool = False
 
 
 def read_period(since: str, until: str | None, now: float, zone: str) -> tuple[float, float]:
@@ -32,11 +20,11 @@ def read_period(since: str, until: str | None, now: float, zone: str) -> tuple[f
 
     Without `until` the period ends now, but that of `yesterday` and `last-month` where they do. Raises UsageError.
     """
-    first = _read("--since", since, now, zone)
-    if until is None:
-        start, end = first.start, first.end if first.is_whole else now
-    else:
-        start, end = first.start, _read("--until", until, now, zone).end
+    start, end = _read("--since", since, now, zone)
+    if until is not None:
+        end = _read("--until", until, now, zone)[1]
+    elif since not in {"yesterday", "last-month"}:
+        end = now
     if start >= end:
         raise UsageError("the period ends before it begins.", "--since must be before --until, and before now.")
     return start, end
@@ -44,70 +32,36 @@ def read_period(since: str, until: str | None, now: float, zone: str) -> tuple[f
 
 def local_zone() -> str:
     """The IANA name of the zone that this machine, or $TZ, is set to; UTC where there is none that has a name."""
-    for name in _zone_names():
+    if named := os.environ.get("TZ", "").lstrip(":"):
+        # A value that is no zone does not mean the machine's zone.
+        names = [named.partition(_ZONES)[2] or named]
+    else:
+        names = [str(Path(os.path.realpath("/etc/localtime"))).partition(_ZONES)[2]]
+        with suppress(OSError, ValueError):
+            names.append(Path("/etc/timezone").read_text().strip())
+    for name in names:
         with suppress(KeyError, ValueError, OSError):
             return ZoneInfo(name).key
     return "UTC"
 
 
-def _zone_names() -> Iterator[str]:
-    if named := os.environ.get("TZ", "").lstrip(":"):
-        yield named.partition(_ZONES)[2] or named
-        # A value that is no zone does not mean the machine's zone.
-        return
-    with suppress(OSError, ValueError):
-        yield str(_LINK.resolve()).partition(_ZONES)[2]
-    with suppress(OSError, ValueError):
-        yield _NAME.read_text().strip()
-
-
-def _read(option: str, text: str, now: float, zone: str) -> Span:
+def _read(option: str, text: str, now: float, zone: str) -> tuple[float, float]:
+    """The first moment and the one after the last."""
+    place = load_zone(zone)
+    today = datetime.fromtimestamp(now, place).date()
+    month = today.replace(day=1)
     try:
-        return _read_word(text, now, zone) or _read_date(text, zone) or _read_ago(text, now)
+        if text in {"this-month", "last-month"}:
+            first = month if text == "this-month" else (month - _DAY).replace(day=1)
+            return day_begins(first, place), day_begins((first + 31 * _DAY).replace(day=1), place)
+        if text in {"today", "yesterday"} or len(text) == len("2026-10-01"):
+            day = {"today": today, "yesterday": today - _DAY}.get(text) or date.fromisoformat(text)
+            return day_begins(day, place), day_begins(day + _DAY, place)
+        # A time ago may be written as the other commands and the API have it.
+        is_ago = text[:1].isdigit() and text[-1:].isalpha() and "-" not in text
+        at = parse_time(f"-{text}".replace(" ", "") if is_ago else text, now, place)
     except (ValueError, OverflowError) as error:
         raise UsageError(f"{option} {text[:40]!r} is not a time.", _HINT) from error
-
-
-def _read_word(text: str, now: float, zone: str) -> Span | None:
-    if text == "now":
-        return Span(now, now)
-    if text not in _WORDS:
-        return None
-    today = datetime.fromtimestamp(now, load_zone(zone)).date()
-    month = today.replace(day=1)
-    before = (month - timedelta(days=1)).replace(day=1)
-    first, last, is_whole = {
-        "today": (today, today + timedelta(days=1), False),
-        "yesterday": (today - timedelta(days=1), today, True),
-        "this-month": (month, (month + timedelta(days=31)).replace(day=1), False),
-        "last-month": (before, month, True),
-    }[text]
-    return _span(first, last, zone, is_whole=is_whole)
-
-
-def _read_date(text: str, zone: str) -> Span | None:
-    """A day, or a moment such as 2026-10-01T12:00, which may have an offset of its own."""
-    if len(text) < len("2026-10-01") or text[4] != "-":
-        return None
-    if len(text) == len("2026-10-01"):
-        day = date.fromisoformat(text)
-        return _span(day, day + timedelta(days=1), zone)
-    moment = read_iso(text)
-    seconds = (moment if moment.tzinfo else moment.replace(tzinfo=load_zone(zone))).timestamp()
-    return Span(seconds, seconds)
-
-
-def _read_ago(text: str, now: float) -> Span:
-    # A time ago may be written as the other commands and the API have it.
-    ago = text.removeprefix("now").removeprefix("-")
-    if ago.strip().isdigit():
-        raise ValueError(f"{text!r} has no unit")
-    moment = now - parse_duration(ago)
-    if moment < 0:
-        raise ValueError(f"{text!r} is before 1970")
-    return Span(moment, moment)
-
-
-def _span(first: date, after: date, zone: str, *, is_whole: bool = False) -> Span:
-    place = load_zone(zone)
-    return Span(day_begins(first, place), day_begins(after, place), is_whole)
+    if text.isdigit() or at < 0:
+        raise UsageError(f"{option} {text[:40]!r} is not a time.", _HINT)
+    return at, at

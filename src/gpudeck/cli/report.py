@@ -4,17 +4,17 @@ schedulers did with their GPUs; gpudeck runs: programs with a verdict and a sugg
 import re
 import sys
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 from urllib.parse import quote
 
 import click
 import msgspec
 
-from gpudeck.cli.hub_access import ask, fetch, find_name, machine_zone
+from gpudeck.cli.hub_access import ask, fetch, machine_zone
 from gpudeck.cli.options import hub_option
 from gpudeck.cli.period import local_zone, read_period
-from gpudeck.cli.terminal import check_output, terminal_width, wants_colour
-from gpudeck.client.answers import read_answer
+from gpudeck.cli.terminal import check_output, show_answer
 from gpudeck.history.time_range import load_zone
 from gpudeck.history.usage import to_csv
 from gpudeck.model.errors import UsageError
@@ -92,11 +92,15 @@ def command(
         return
     query = _read_by(by) | {"start": repr(start), "end": repr(end)}
     if waste:
-        _report_waste(ask(hub, lambda client: client.get("/api/v1/waste", query), _PATIENCE), form, zone, hub)
+        wasted, body = fetch(hub, Waste, "/api/v1/waste", query, timeout=_PATIENCE)
+        show_answer(body, form == "json", render_waste, wasted, load_zone(zone))
         return
     query |= {"daily": "true", "zone": zone} if daily else {}
     usage, body = fetch(hub, Usage, "/api/v1/usage", query)
-    _print(usage, body, form, daily=daily, zone=zone)
+    if form == "csv":
+        click.echo(to_csv(usage, daily=daily), nl=False)
+    else:
+        show_answer(body, form == "json", render_usage, usage, load_zone(zone))
 
 
 def _read_by(by: str | None) -> dict[str, str]:
@@ -116,26 +120,7 @@ def _report_reliability(by: str, start: float, end: float, form: str, *, daily: 
         raise UsageError("--reliability is available as a table or as --format json, without --daily.")
     query = {"by": by, "start": repr(start), "end": repr(end)}
     found, body = fetch(hub, Reliability, "/api/v1/reliability", query)
-    if form == "json":
-        click.echo(body)
-    else:
-        text = render_reliability(found, load_zone(zone), width=terminal_width(), colour=wants_colour())
-        click.echo(text, nl=False)
-
-
-def _report_waste(body: bytes, form: str, zone: str, hub: str) -> None:
-    found = read_answer(body, Waste, hub)
-    text = render_waste(found, load_zone(zone), width=terminal_width(), colour=wants_colour())
-    click.echo(body if form == "json" else text, nl=form == "json")
-
-
-def _print(usage: Usage, body: bytes, form: str, *, daily: bool, zone: str) -> None:
-    if form == "json":
-        click.echo(body)
-    elif form == "csv":
-        click.echo(to_csv(usage, daily=daily), nl=False)
-    else:
-        click.echo(render_usage(usage, load_zone(zone), width=terminal_width(), colour=wants_colour()), nl=False)
+    show_answer(body, form == "json", render_reliability, found, load_zone(zone))
 
 
 _JOB_EXAMPLES = """\b
@@ -173,16 +158,11 @@ def job_command(*, job: str, scheduler: str | None, as_json: bool, jobstats: boo
     if not _JOB.fullmatch(job):
         raise UsageError(f"{job[:80]!r} is not the id of a job.", "Write 4711, 4711_3 or namespace/pod.")
     check_output()
-    query = {} if scheduler is None else {"scheduler": scheduler}
-    found, body = fetch(hub, JobReports, f"/api/v1/jobs/{quote(job)}", query)
-    if as_json:
-        click.echo(body)
-        return
+    found, body = fetch(hub, JobReports, f"/api/v1/jobs/{quote(job)}", {"scheduler": scheduler})
     if jobstats:
         click.echo(write_summary(found.jobs[0]))
-        return
-    text = render_job(found, machine_zone(), time.time(), width=terminal_width(), colour=wants_colour())
-    click.echo(text, nl=False)
+    else:
+        show_answer(body, as_json, render_job, found, machine_zone(), time.time())
 
 
 @click.command("jobs", epilog=_LIST_EXAMPLES)
@@ -201,23 +181,17 @@ def jobs_command(*, mine: bool, limit: int, as_json: bool, hub: str, **wanted: s
 
     Exit code 1 if there are none, 3 if the hub does not answer.
     """
-    if mine and wanted["user"] is not None:
-        raise UsageError("--mine and --user exclude each other.")
     check_output()
+    listed, body = fetch(hub, JobList, "/api/v1/jobs", wanted | {"limit": str(limit)}, mine=mine)
+    _show_list(body, as_json, render_jobs, listed.jobs, "jobs")
 
-    def search(client: "Client") -> bytes:
-        query = {name: value for name, value in wanted.items() if value is not None} | {"limit": str(limit)}
-        return client.get("/api/v1/jobs", query | ({"user": find_name(client)} if mine else {}))
 
-    body = ask(hub, search)
-    found = read_answer(body, JobList, hub).jobs
-    if as_json:
-        click.echo(body)
-    elif found:
-        text = render_jobs(found, machine_zone(), time.time(), width=terminal_width(), colour=wants_colour())
-        click.echo(text, nl=False)
+def _show_list(body: bytes, as_json: bool, render: Callable[..., str], found: Sequence[object], what: str) -> None:
+    """Exit code 1 where there is none."""
+    if found or as_json:
+        show_answer(body, as_json, render, found, machine_zone(), time.time())
     if not found:
-        click.echo("No jobs.", err=True)
+        click.echo(f"No {what}.", err=True)
         sys.exit(1)
 
 
@@ -244,25 +218,10 @@ def runs_command(*, mine: bool, is_now: bool, limit: int, as_json: bool, hub: st
 
     Exit code 1 if there are none, 3 if the hub does not answer.
     """
-    if mine and wanted["user"] is not None:
-        raise UsageError("--mine and --user exclude each other.")
     check_output()
-
-    def search(client: "Client") -> bytes:
-        query = {name: value for name, value in wanted.items() if value is not None}
-        query |= {"limit": str(limit), "verdict": "true"} | ({"now": "true"} if is_now else {})
-        return client.get("/api/v1/runs", query | ({"user": find_name(client)} if mine else {}))
-
-    body = ask(hub, search)
-    found = read_answer(body, Runs, hub).runs
-    if as_json:
-        click.echo(body)
-    elif found:
-        text = render_runs(found, machine_zone(), time.time(), width=terminal_width(), colour=wants_colour())
-        click.echo(text, nl=False)
-    if not found:
-        click.echo("No runs.", err=True)
-        sys.exit(1)
+    query = wanted | {"limit": str(limit), "verdict": "true", "now": "true" if is_now else None}
+    listed, body = fetch(hub, Runs, "/api/v1/runs", query, mine=mine)
+    _show_list(body, as_json, render_runs, listed.runs, "runs")
 
 
 _DIGEST_EXAMPLES = """\b
@@ -308,13 +267,8 @@ def digest_command(
         ask(hub, lambda client: _choose(client, is_wanted=is_on))
         click.echo("You get digests again, if they are configured." if is_on else "You get no more digests.")
         return
-
-    def preview(client: "Client") -> bytes:
-        query = {"user": user or find_name(client)} | ({} if every is None else {"every": every})
-        return client.get("/api/v1/digest", query)
-
-    body = ask(hub, preview, _DIGEST_SECONDS)
-    found = read_answer(body, DigestPreview, hub)
+    query = {"user": user, "every": every}
+    found, body = fetch(hub, DigestPreview, "/api/v1/digest", query, timeout=_DIGEST_SECONDS, mine=user is None)
     if as_json:
         click.echo(body)
     elif as_html:

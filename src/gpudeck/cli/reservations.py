@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpudeck.cli.hub_access import ask, explain_refusal, find_name, find_owner, machine_zone, name_gpus
+from gpudeck.cli.hub_access import ask, explain_refusal, fetch, find_owner, machine_zone, name_gpus
 from gpudeck.cli.options import complete_hosts, hub_option, mig_options, read_wanted
-from gpudeck.cli.terminal import terminal_width, wants_colour
+from gpudeck.cli.terminal import show_answer
 from gpudeck.client import ReservationTaken
 from gpudeck.client.answers import read_answer
 from gpudeck.model.errors import UsageError
@@ -49,34 +49,18 @@ _MAX_NOTE_LENGTH = 1000
 @hub_option
 def command(*, host: str | None, mine: bool, user: str | None, as_json: bool, form: str | None, hub: str) -> None:
     """List current and future reservations, in this machine's time zone. Exit code 3 if the hub does not answer."""
-    if mine and user is not None:
-        raise UsageError("--mine and --user exclude each other.")
     if as_json and form not in {None, "json"}:
         raise UsageError(f"--json and --format {form} exclude each other.")
-
-    def search(client: "Client") -> bytes:
-        who = find_name(client) if mine else user
-        return client.get(_PATH, {name: text for name, text in (("host", host), ("user", who)) if text is not None})
-
-    body = ask(hub, search)
-    found = read_answer(body, ReservationList, hub).reservations
-    if as_json or form == "json":
-        click.echo(body)
-    elif form == "comments-json":
+    listed, body = fetch(hub, ReservationList, _PATH, {"host": host, "user": user}, mine=mine)
+    found, as_json = listed.reservations, as_json or form == "json"
+    if form == "comments-json":
         _print_comments(found)
-    elif not found:
-        click.echo(_describe_nothing(host, "you" if mine else user))
+    elif found or as_json:
+        show_answer(body, as_json, render_reservations, found, time.time(), machine_zone())
     else:
-        _print(found)
-
-
-def _describe_nothing(host: str | None, who: str | None) -> str:
-    where, whose = "" if host is None else f" on {clean(host)}", "" if who is None else f" by {clean(who)}"
-    return f"Nothing is reserved{where}{whose}. `gpudeck reserve HOST:GPU --for 4h` reserves."
-
-
-def _print(found: list[ShownReservation]) -> None:
-    click.echo(render_reservations(found, time.time(), machine_zone(), terminal_width(), wants_colour()), nl=False)
+        where, who = f" on {clean(host)}" if host else "", "you" if mine else clean(user or "")
+        whose = f" by {who}" if who else ""
+        click.echo(f"Nothing is reserved{where}{whose}. `gpudeck reserve HOST:GPU --for 4h` reserves.")
 
 
 def _print_comments(found: list[ShownReservation]) -> None:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -64,6 +64,14 @@ def supports_symbols() -> bool:
 def show(text: str) -> None:
     """Print a text view. Colours were decided upon: click would take them out wherever it sees no terminal."""
     click.echo(text if supports_symbols() else in_ascii(text), nl=False, color=True)
+
+
+def show_answer(body: bytes, as_json: bool, render: Callable[..., str], *about: Any) -> None:
+    """The hub's answer as it was sent, or as a text view of what `about` says."""
+    if as_json:
+        click.echo(body)
+    else:
+        show(render(*about, width=terminal_width(), colour=wants_colour()))
 
 
 def show_table(columns: Sequence[CellColumn[T]], items: Sequence[T]) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from gpudeck.cli.hub_access import ask, fetch, find_owner
 from gpudeck.cli.options import complete_hosts, hub_option, kind_options, read_wanted
-from gpudeck.cli.terminal import terminal_width, wants_colour
+from gpudeck.cli.terminal import show_answer
 from gpudeck.client.answers import read_answer
 from gpudeck.model.errors import UsageError
 from gpudeck.model.gpu_request import WatchList, WatchView
@@ -81,14 +81,10 @@ def command(
 def list_watches(*, mine: bool, as_json: bool, hub: str) -> None:
     """List your watches, and for a week those that have fired. Admins see everyone's."""
     listed, body = fetch(hub, WatchList, _PATH, {"mine": "true"} if mine else {})
-    if as_json:
-        click.echo(body)
-        return
-    found = listed.watches
-    if not found:
+    if listed.watches or as_json:
+        show_answer(body, as_json, render_watches, listed.watches, time.time())
+    else:
         click.echo("There are no watches. `gpudeck watch --gpus 2 --memory 40G` adds one.")
-        return
-    click.echo(render_watches(found, time.time(), terminal_width(), colour=wants_colour()), nl=False)
 
 
 @command.command("remove")

@@ -2,7 +2,6 @@
 
 import gc
 from collections.abc import Mapping
-from copy import copy
 from typing import Any, get_type_hints
 
 import msgspec
@@ -28,8 +27,6 @@ def _partial(kind: type[Struct], **others: Any) -> type[Struct]:
 _HOST_CHANGE = _partial(Host, gpus=list[Fields])
 _GPU_CHANGE = _partial(Gpu)
 _NUMBERS = {*GPU_METRICS, *HOST_METRICS, "last_report_at"}
-_UNSENT_OF_GPUS = tuple(metric.name for metric in GPU_METRICS.values() if not metric.live)
-_UNSENT_OF_HOSTS = tuple(metric.name for metric in HOST_METRICS.values() if not metric.live)
 Place = tuple[str, int, int]
 """The id of a host, its row, and the row of its first GPU; the others follow."""
 
@@ -166,16 +163,6 @@ class LiveFleet:
                 _set(gpu, fields)
         _set(host, {name: value for name, value in change.items() if name != "gpus"})
 
-    def refresh(self, read: Host) -> None:
-        """Take the metrics that deltas do not have from a host that was read."""
-        host, gpus = self._by_id.get(read.id), {gpu.uuid: gpu for gpu in read.gpus}
-        if host is None:
-            return
-        _set(host, {name: getattr(read, name) for name in _UNSENT_OF_HOSTS})
-        for gpu in host.gpus:
-            if gpu.uuid in gpus:
-                _set(gpu, {name: getattr(gpus[gpu.uuid], name) for name in _UNSENT_OF_GPUS})
-
     def _displace(self, host_id: str) -> None:
         place, host = self._places.pop(host_id, None), self._by_id.get(host_id)
         if place is not None and host is not None:
@@ -205,12 +192,6 @@ class LiveFleet:
 
     def _rank(self) -> None:
         self.fleet.hosts = sorted(self._by_id.values(), key=lambda host: natural(host.display_name))
-
-
-def copy_rows(fleet: Fleet) -> Fleet:
-    """A fleet that stands still while the live one is changed in place. What is in a row is replaced, never changed,
-    so that both may share it."""
-    return replace(fleet, hosts=[replace(host, gpus=[copy(gpu) for gpu in host.gpus]) for host in fleet.hosts])
 
 
 def _write(owners: Mapping[int, Host | Gpu], columns: Columns) -> None:

@@ -20,10 +20,10 @@ from gpudeck.history.export import make_encoder, sample_fields
 from gpudeck.history.sample import GPU_NAMES
 from gpudeck.history.settings import DEMO_FILE, FILE
 from gpudeck.model.errors import Temporary, UsageError
-from gpudeck.model.times import parse_time, show_utc
+from gpudeck.model.times import show_utc
 from gpudeck.settings import choose_data_dir, load_settings
 
-__all__ = ["accept_clock", "choose", "export", "find_path", "measure_file", "opened", "read_span", "repair", "verify"]
+__all__ = ["accept_clock", "choose", "export", "find_path", "measure_file", "opened", "repair", "verify"]
 
 
 def find_path(file: Path | None, config: Path | None) -> Path:
@@ -87,21 +87,6 @@ def accept_clock(config: Path | None) -> str:
             "Name the hub's configuration with --config, and run this as the hub's user.",
         ) from error
     return show_utc(now)
-
-
-def read_span(since: str, until: str) -> tuple[float, float]:
-    now = time.time()
-    try:
-        start, end = _read_moment(since, now), _read_moment(until, now)
-    except ValueError as error:
-        raise UsageError(f"{error}.") from error
-    if end <= start:
-        raise UsageError("--until has to be after --since.")
-    return start, end
-
-
-def _read_moment(text: str, now: float) -> float:
-    return parse_time(f"-{text}" if text[-1:].isalpha() and text[:1].isdigit() and text.isalnum() else text, now)
 
 
 def choose(start: float, end: float, hosts: Sequence[str], gpus: Sequence[str], metrics: Sequence[str]) -> SamplesQuery:

@@ -2,11 +2,8 @@
 block. Only changed lines are sent, so that top works over a slow connection."""
 
 import asyncio
-import queue
 import signal
-import threading
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import zip_longest
 from typing import ClassVar
 
@@ -20,14 +17,12 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gpudeck.http_client import TROUBLE
-from gpudeck.model.errors import GpudeckError
 from gpudeck.model.view import Fleet
 from gpudeck.tui.details import STEPS_IN_ASCII
 from gpudeck.tui.feed import Feed, News
 from gpudeck.tui.renderer import ScreenRenderer
 from gpudeck.tui.tables import Line
-from gpudeck.tui.top import Top, TopActions
+from gpudeck.tui.top import Top
 from gpudeck.views.table import in_ascii, width_of
 
 # The sixteen colours of the terminal: it knows whether its background is dark, and they are short to send.
@@ -121,12 +116,10 @@ class TopApp(App[None]):
         # The terminal's own colours: see Canvas.
         super().__init__(ansi_color=True)
         self.animation_level = "none"
-        outside = TopActions(leave=self.exit, recall=lambda *question: self._questions.put(question))
-        self.top = Top(feed.place, outside, words=words, own_id=own_id, is_local=feed.is_local)
+        self.top = Top(feed.place, self.exit, words=words, own_id=own_id, is_local=feed.is_local)
         self.top.take(first)
         self.top.arrange()
         self._feed = feed
-        self._questions: queue.SimpleQueue[tuple[dict[str, str], str, Sequence[str]]] = queue.SimpleQueue()
         self._artist = ScreenRenderer(self.top)
         self._canvas = Canvas(self._artist.draw, plain=plain)
 
@@ -137,7 +130,6 @@ class TopApp(App[None]):
         # Without it a SIGTERM would leave the terminal as it is now.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
         self._feed.start(lambda news: self.post_message(FeedUpdate(news)))  # in the feed's thread
-        threading.Thread(target=self._answer_questions, name="past", daemon=True).start()
         # While a hub is away nothing comes, and the clock and notices have to go on.
         self.set_interval(1.0, self._tick)
 
@@ -167,24 +159,4 @@ class TopApp(App[None]):
 
     def _show(self) -> None:
         self.top.arrange()
-        self._feed.look_at(self.top.detail[0] if self.top.detail else None)
         self._canvas.redraw()
-
-    def _answer_questions(self) -> None:
-        """One after the other: a host with many GPUs does not make a hub work on all of them at once."""
-        while True:
-            self._ask_past(*self._questions.get())
-
-    def _ask_past(self, query: dict[str, str], subject: str, metrics: Sequence[str]) -> None:
-        """A hub without history has none to tell: then the line begins where top did."""
-        is_host = "host" in query
-        for metric in metrics:
-            try:
-                points = self._feed.past(query, f"host_{metric}" if is_host else metric)
-            except (GpudeckError, *TROUBLE):
-                return
-            self.call_from_thread(partial(self._take_past, subject, metric, points))
-
-    def _take_past(self, subject: str, metric: str, points: list[tuple[float, float]]) -> None:
-        self.top.trails.older[subject, metric] = points
-        self._show()

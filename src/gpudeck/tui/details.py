@@ -4,7 +4,6 @@ import math
 from array import array
 from collections.abc import Iterable, Sequence
 
-from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.text import clean, show_age, show_gib, show_span
 from gpudeck.model.view import Gpu, Host
 from gpudeck.tui.table_views import host_title
@@ -15,7 +14,7 @@ from gpudeck.views.text import COLOURS, SYMBOLS, allocation_note, maintenance_no
 EVERY = 3.0
 """Seconds between two samples."""
 SPAN = 900.0
-"""How far back a line reaches, in seconds. What top has not seen itself comes from the hub's history."""
+"""How far back a line reaches, in seconds."""
 _MOST = int(SPAN / EVERY)
 _STEPS = "▁▂▃▄▅▆▇█"
 STEPS_IN_ASCII = dict(zip(map(ord, "▁▂▃▄▅▆▇≥"), "_.-:=+*>", strict=True))
@@ -27,7 +26,6 @@ TREND_HOST_METRICS = ("cpu_percent", "memory_used_bytes", "load_1m")
 Point = tuple[float, float]
 """A moment in Unix seconds and a value."""
 _LABEL, _VALUE = 12, 16
-_UNITS = {"percent": "%", "celsius": "°C", "watts": " W", "megahertz": " MHz"}
 
 
 class _Trail:
@@ -54,12 +52,11 @@ class _Trail:
 
 
 class Sparklines:
-    """Of all GPUs by UUID, and of all hosts by id. `older` is from a hub's history, by subject and metric."""
+    """Of all GPUs by UUID, and of all hosts by id: what was seen since top was started."""
 
     def __init__(self) -> None:
         self._trails: dict[str, _Trail] = {}
         self._noted_at = -math.inf
-        self.older: dict[tuple[str, str], list[Point]] = {}
 
     def note(self, now: float, hosts: Iterable[Host]) -> None:
         """Take a sample, where the last one is old enough. Of a silent host there is nothing to take."""
@@ -81,11 +78,9 @@ class Sparklines:
                     )
 
     def points(self, subject: str, metric: str) -> list[Point]:
-        """The oldest first. Of what both know, what was seen here counts."""
+        """The oldest first."""
         trail = self._trails.get(subject)
-        own = [] if trail is None else trail.points(metric)
-        first = own[0][0] if own else math.inf
-        return [point for point in self.older.get((subject, metric), ()) if point[0] < first] + own
+        return [] if trail is None else trail.points(metric)
 
 
 def draw_sparkline(points: Iterable[Point], now: float, width: int, high: float | None = None) -> str:
@@ -134,7 +129,8 @@ def gpu_lines(host: Host, gpu: Gpu, trails: Sparklines, now: float, width: int) 
         ("power", f"{show_number(gpu.power_watts, '')}/{show_number(limit, ' W')}", "power_watts", limit),
     ]
     drawn = [_trail_line(trails, gpu.uuid, row, now, width) for row in rows]
-    return [text_line(title, width), *_notes(gpu, now, width), *drawn, _legend(width), _others(gpu, width)]
+    uuid = text_line([(gpu.uuid, "grey")], width)
+    return [text_line(title, width), *_notes(gpu, now, width), *drawn, _legend(width), uuid]
 
 
 def host_lines(host: Host, trails: Sparklines, now: float, width: int) -> list[Line]:
@@ -197,19 +193,3 @@ def _notes(gpu: Gpu, now: float, width: int) -> list[Line]:
     if gpu.reservation_conflict is None and (reserved := reservation_note(gpu, now)):
         told.append((clean(reserved), COLOURS["reserved"]))
     return [text_line([cell], width) for cell in told]
-
-
-def _others(gpu: Gpu, width: int) -> Line:
-    figures = {
-        "clock_sm_mhz": gpu.clock_sm_mhz,
-        "clock_memory_mhz": gpu.clock_memory_mhz,
-        "fan_percent": gpu.fan_percent,
-        "memory_utilization_percent": gpu.memory_utilization_percent,
-        "performance_state": gpu.performance_state,
-    }
-    told = [
-        f"{GPU_METRICS[name].label.lower()} {value:.0f}{_UNITS.get(GPU_METRICS[name].unit, '')}"
-        for name, value in figures.items()
-        if value is not None
-    ]
-    return text_line([(clean(" · ".join([gpu.uuid, *told])), "grey")], width)

@@ -1,7 +1,6 @@
 """Where top's fleet comes from: a hub's stream, or this machine read once a second. Each is a thread that never ends
 by itself: what fails after the first picture is shown, and tried again."""
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -12,19 +11,14 @@ from msgspec import Struct
 from gpudeck.client import Client
 from gpudeck.client.answers import explain_misfit
 from gpudeck.client.connection import StreamEvent
-from gpudeck.client.errors import NotFound
 from gpudeck.client.live_fleet import Delta, read_event
 from gpudeck.http_client import TROUBLE
 from gpudeck.model.clock import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable
-from gpudeck.model.history import Answer
-from gpudeck.model.view import Fleet, Host
-from gpudeck.tui.details import EVERY, SPAN, Point
+from gpudeck.model.view import Fleet
 
 SILENCE = 10.0
 """Seconds without an event after which a hub, which sends one a second, counts as away."""
-HOST_SECONDS = 5.0
-"""So often a host that is looked at in detail is read."""
 FIRST_PAUSE, MAX_PAUSE = 0.5, 15.0
 
 
@@ -34,8 +28,8 @@ class FeedLost(Struct, frozen=True):
     reason: str
 
 
-News = Fleet | Delta | Host | FeedLost
-"""A fleet is a snapshot, a host the one that is looked at, with the metrics that deltas do not have."""
+News = Fleet | Delta | FeedLost
+"""A fleet is a snapshot."""
 Take = Callable[[News], object]
 
 
@@ -60,13 +54,6 @@ class Feed:
     def stop(self) -> None:
         self._stopping.set()
 
-    def look_at(self, host_id: str | None) -> None:
-        """A host is looked at in detail from here on; None: no host is."""
-
-    def past(self, subject: dict[str, str], metric: str) -> list[Point]:
-        """The last minutes of a GPU or a host; empty if they were not kept. Blocks; raises GpudeckError."""
-        return []
-
     def _run(self, take: Take) -> None:
         raise NotImplementedError
 
@@ -77,8 +64,6 @@ class HubFeed(Feed):
         self._client = client
         self._events: Generator[StreamEvent, None, None] | None = None
         self._last_id = ""
-        self._looked_at: str | None = None
-        self._read_at = float("-inf")
 
     def first(self) -> Fleet:
         news = self._next()
@@ -92,44 +77,17 @@ class HubFeed(Feed):
         if self._thread is None:
             self._close()
 
-    def look_at(self, host_id: str | None) -> None:
-        if host_id != self._looked_at:
-            self._looked_at, self._read_at = host_id, float("-inf")
-
-    def past(self, subject: dict[str, str], metric: str) -> list[Point]:
-        query = subject | {"metric": metric, "start": f"-{SPAN:.0f}s", "points": "300"}
-        answer = self._client.read(self._client.get("/api/v1/history", query), Answer)
-        # A point stands for all of its step, which may be minutes.
-        within = [offset * EVERY for offset in range(max(1, int(answer.step / EVERY)))]
-        return [
-            (point[0] + offset, point[1])
-            for series in answer.series
-            for point in series.points
-            for offset in within
-            if point[0] + offset < answer.end and point[1] is not None
-        ]
-
     def _run(self, take: Take) -> None:
         backoff = Backoff(FIRST_PAUSE, MAX_PAUSE)
         while not self._stopping.is_set():
             try:
                 take(self._next())
                 backoff.succeed()
-                self._read_host(take)
             except (GpudeckError, msgspec.DecodeError, *TROUBLE) as error:
                 self._close()
                 take(FeedLost(_reason(error, self.place)))
                 self._stopping.wait(backoff.fail())
         self._close()
-
-    def _read_host(self, take: Take) -> None:
-        """Now and then, in this thread: the stream waits for it. A host that has gone meanwhile is no trouble."""
-        host_id = self._looked_at
-        if host_id is None or time.monotonic() - self._read_at < HOST_SECONDS:
-            return
-        self._read_at = time.monotonic()
-        with contextlib.suppress(NotFound):
-            take(self._client.host(host_id))
 
     def _close(self) -> None:
         if self._events is not None:

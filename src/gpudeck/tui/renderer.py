@@ -24,8 +24,8 @@ p or 2   processes                    U  by user
 u or 3   people                       < >  by the next column
 /        filter by words              I  turn the order around
 s        search, n goes on            g  group: host, model, user, none
-space    stand still, go on           k  end a process of your own
-q        quit                            on this machine
+q        quit                         k  end a process of your own
+                                         on this machine
 
 Words of filter and search, as on the page:
 free busy idle allocated reserved drained unknown
@@ -156,7 +156,6 @@ def _state_line(top: Top, width: int) -> Line:
     told += [clean(explain_unclear(top.unclear[0]))] if top.unclear else []
     hidden = len(top.listing.rows) - top.listing.height
     told += [f"{show_count(rows, 'row')}, {f'{100 * top.listing.top // hidden}% down' if hidden > 0 else 'all shown'}"]
-    told += ["STANDING STILL, space goes on"] if top.is_still else []
     return text_line([(" · ".join(told), "grey")], width)
 
 

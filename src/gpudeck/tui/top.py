@@ -13,12 +13,12 @@ from contextlib import closing
 
 from msgspec import Struct
 
-from gpudeck.client.live_fleet import Delta, LiveFleet, copy_rows
+from gpudeck.client.live_fleet import LiveFleet
 from gpudeck.collectors.owners import find_user_name
 from gpudeck.collectors.proc import Proc
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess, Totals
-from gpudeck.tui.details import TREND_GPU_METRICS, TREND_HOST_METRICS, Sparklines
+from gpudeck.tui.details import Sparklines
 from gpudeck.tui.feed import FeedLost, News
 from gpudeck.tui.table_views import GPUS, GROUPS, PROCESSES, TABLES, SortOrder, TableView, make_rows, next_sort
 from gpudeck.tui.tables import Listing, TableRow
@@ -36,19 +36,11 @@ class Prompt(Struct):
     before: str
 
 
-class TopActions(Struct, frozen=True):
-    """What keys do beyond the screen. None of it blocks."""
-
-    leave: Callable[[], None]
-    recall: Callable[[dict[str, str], str, Sequence[str]], None]
-    """Ask for the past of a GPU or host: its query, the key of its trail, the metrics."""
-
-
 class Top:
-    """The whole state. `take` news, `press` keys, then draw."""
+    """The whole state. `take` news, `press` keys, then draw. `leave` ends top; it does not block."""
 
     def __init__(
-        self, place: str, outside: TopActions, *, words: str = "", own_id: str = "", is_local: bool = False
+        self, place: str, leave: Callable[[], None], *, words: str = "", own_id: str = "", is_local: bool = False
     ) -> None:
         self.place = place
         self._live = LiveFleet()
@@ -66,13 +58,12 @@ class Top:
         self.ending: ProcessToEnd | None = None
         """The process that is ended if the next key confirms it."""
         self.has_help = False
-        self._frozen: Fleet | None = None
         self.lost: FeedLost | None = None
         self.lost_at = 0.0
         self.hosts: Sequence[Host] = ()
         """Those that fit the words, with the GPUs that do."""
         self.totals: Totals = self.fleet.totals
-        self._outside = outside
+        self.leave = leave
         self._own_id = own_id
         self._is_local = is_local
         self._notice = ""
@@ -95,17 +86,11 @@ class Top:
     @property
     def now(self) -> float:
         """On the hub's clock, also while it is away."""
-        if self._frozen is not None and self.lost is None:
-            return self._frozen.time
         return self.fleet.time + (time.monotonic() - self._news_at if self.lost else 0.0)
 
     @property
     def notice(self) -> str:
         return self._notice if time.monotonic() < self._notice_until else ""
-
-    @property
-    def is_still(self) -> bool:
-        return self._frozen is not None
 
     def say(self, text: str) -> None:
         self._notice, self._notice_until = text, time.monotonic() + _NOTICE_SECONDS
@@ -120,10 +105,8 @@ class Top:
             return
         if isinstance(news, Fleet):
             self._live.load(news)
-        elif isinstance(news, Delta):
-            self._live.apply(news)
         else:
-            self._live.refresh(news)
+            self._live.apply(news)
         self.lost, self._stale, self._news_at = None, None, time.monotonic()
         self.trails.note(self.fleet.time, self.fleet.hosts)
 
@@ -151,7 +134,7 @@ class Top:
     def press(self, key: str, character: str | None = None) -> None:
         """`key` is its name, `character` what it types."""
         if key == "ctrl+c":
-            self._outside.leave()
+            self.leave()
         elif self.ending is not None:
             self._answer(key)
         elif self.has_help:
@@ -262,7 +245,6 @@ class Top:
         elif self.detail is None and row.host is not None:
             self.detail = (row.host.id, row.gpu.uuid if row.gpu else None)
             self._restart_listing()
-            self._recall(row.host, row.gpu)
 
     def _narrow(self, name: str) -> None:
         """To a group alone, of what fits the words already."""
@@ -272,15 +254,6 @@ class Top:
         elif phrase not in self.words:
             self.words = f"{self.words} {phrase}".strip()
             self._restart_listing()
-
-    def _recall(self, host: Host, gpu: Gpu | None) -> None:
-        """Ask what was before top began to look."""
-        if gpu is not None:
-            self._outside.recall({"gpu": gpu.uuid}, gpu.uuid, TREND_GPU_METRICS)
-            return
-        self._outside.recall({"host": host.id}, host.id, TREND_HOST_METRICS)
-        for own in host.gpus:
-            self._outside.recall({"gpu": own.uuid}, own.uuid, TREND_GPU_METRICS[:1])
 
     def _back(self) -> None:
         if self.detail is not None:
@@ -316,14 +289,9 @@ class Top:
     def _help(self) -> None:
         self.has_help = True
 
-    def _stand_still(self) -> None:
-        """The live fleet changes in place: a copy does not."""
-        is_still = self._frozen is not None
-        self._frozen = None if is_still else copy_rows(self.fleet)
-
     def _seen(self) -> Fleet:
-        """The fleet as it is shown: forgotten where the hub is away, as it was where it stands still."""
-        return self._stale or self._frozen or self.fleet
+        """The fleet as it is shown: forgotten where the hub is away."""
+        return self._stale or self.fleet
 
     def _host_of(self, fleet: Fleet) -> Host | None:
         if self.detail is None:
@@ -337,8 +305,8 @@ def _phrase(place: str, text: str) -> str:
 
 
 _ACTIONS: dict[str, Callable[[Top], None]] = {
-    "q": lambda top: top._outside.leave(),
-    "f10": lambda top: top._outside.leave(),
+    "q": lambda top: top.leave(),
+    "f10": lambda top: top.leave(),
     "?": Top._help,
     "h": Top._help,
     "f1": Top._help,
@@ -362,8 +330,6 @@ _ACTIONS: dict[str, Callable[[Top], None]] = {
     "escape": Top._back,
     "k": Top._ask_to_end,
     "f9": Top._ask_to_end,
-    "space": Top._stand_still,
-    "Z": Top._stand_still,
 }
 
 

@@ -55,7 +55,7 @@ def render_free(gpus: Sequence[CandidateGpu], *, width: int | None = None, colou
 
 
 def render_reservations(
-    found: Sequence[ShownReservation], now: float, zone: tzinfo, width: int | None, colour: bool
+    found: Sequence[ShownReservation], now: float, zone: tzinfo, *, width: int | None = None, colour: bool = False
 ) -> str:
     """By their start, in the time of `zone`. A GPU that the fleet no longer has is marked."""
     columns: list[CellColumn[ShownReservation]] = [
@@ -87,7 +87,7 @@ def _reservation_state(one: ShownReservation, now: float) -> Cell:
 
 
 def render_maintenance(
-    found: Sequence[ShownMaintenance], now: float, zone: tzinfo, width: int | None, colour: bool
+    found: Sequence[ShownMaintenance], now: float, zone: tzinfo, *, width: int | None = None, colour: bool = False
 ) -> str:
     """By their start, in the time of `zone`. A host or GPU that the fleet no longer has is marked."""
     columns: list[CellColumn[ShownMaintenance]] = [
@@ -109,7 +109,7 @@ def _maintenance_state(one: ShownMaintenance, now: float) -> Cell:
     return ("no end yet" if one.end is None else f"{show_length(one.end - now)} left"), "yellow"
 
 
-def render_watches(watches: Sequence[WatchView], now: float, width: int | None, *, colour: bool) -> str:
+def render_watches(watches: Sequence[WatchView], now: float, *, width: int | None = None, colour: bool = False) -> str:
     columns: list[CellColumn[WatchView]] = [
         CellColumn("ID", 100, "right", 20, cell=lambda one: str(one.id)),
         CellColumn("USER", 60, widest=24, cell=lambda one: one.user),
@@ -163,7 +163,7 @@ def _span(seconds: float) -> str | None:
     return show_span(seconds) if seconds >= 1 else None
 
 
-def render_cluster(found: Cluster, now: float, width: int | None, colour: bool) -> str:
+def render_cluster(found: Cluster, now: float, *, width: int | None = None, colour: bool = False) -> str:
     """The hubs with their duties. Polling is shared out in many parts: how many each hub has says enough."""
     shards = [duty for duty in found.duties if duty.name.startswith("polling-")]
     others = [duty for duty in found.duties if duty not in shards]
