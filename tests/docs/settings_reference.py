@@ -3,18 +3,19 @@
 import functools
 import itertools
 import re
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from msgspec import NODEFAULT, Struct, inspect
 
 from gpudeck.config.schema import (
     Option,
-    Section,
+    base_for,
     default_of,
     expect,
     is_section,
     number_writer,
     options_of,
-    sections_of,
     shorthand_of,
 )
 
@@ -33,6 +34,48 @@ optional unless its default is *required*.
 def reference(settings_type: type[Struct]) -> str:
     """Every setting as Markdown, a table a section. Reads the source of the settings types for their help."""
     return "\n".join([_INTRODUCTION, *filter(None, map(_write_section, sections_of(settings_type)))])
+
+
+class Section(NamedTuple):
+    """A struct and where it is written: `""` (the top), `hub`, `hosts[]`, `groups.NAME`. `base` holds the values of
+    settings left out, where they are not the struct's own defaults. One that `is_optional` is off until it is written.
+    """
+
+    path: str
+    info: inspect.StructType
+    base: Struct | None
+    repeats: bool = False
+    is_optional: bool = False
+
+
+def sections_of(settings_type: type[Struct]) -> Iterator[Section]:
+    """The top, then each section before those inside it."""
+    info = inspect.type_info(settings_type)
+    if not isinstance(info, inspect.StructType):
+        raise TypeError(f"{settings_type} is no settings type")
+    yield from _walk(Section("", info, None), ())
+
+
+def _walk(section: Section, around: tuple[type, ...]) -> Iterator[Section]:
+    yield section
+    around = (*around, section.info.cls)
+    for field in section.info.fields:
+        path = f"{section.path}.{field.encode_name}".lstrip(".")
+        default = default_of(field, section.base)
+        for inner_path, option in _inside(path, options_of(field.type)):
+            if isinstance(option.info, inspect.StructType) and option.info.cls not in around:
+                base, repeats = base_for(option.info, default), section.repeats or inner_path != path
+                yield from _walk(Section(inner_path, option.info, base, repeats, default is None), around)
+
+
+def _inside(path: str, options: list[Option]) -> Iterator[tuple[str, Option]]:
+    for option in options:
+        if is_section(option):
+            yield path, option
+        elif isinstance(option.info, inspect.ListType):
+            yield from _inside(f"{path}[]", options_of(option.info.item_type))
+        elif isinstance(option.info, inspect.DictType):
+            yield from _inside(f"{path}.NAME", options_of(option.info.value_type))
 
 
 @functools.cache

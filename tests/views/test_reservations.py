@@ -25,8 +25,6 @@ def test_hour_that_the_clock_shows_twice_says_which() -> None:
 
 def test_what_runs_says_how_much_is_left_and_which_gpu_is_gone() -> None:
     gone = [{"uuid": "GPU-a", "host": "gpu07", "label": "0", "is_there": False}]
-    line = render_reservations([reservation(state="running", gpus=gone)], TWICE + 1, BERLIN).splitlines()[
-        1
-    ]
+    line = render_reservations([reservation(state="running", gpus=gone)], TWICE + 1, BERLIN).splitlines()[1]
     assert "gpu07:0 (gone)" in line
     assert line.endswith("1h left")

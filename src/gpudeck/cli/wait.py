@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import Any
 
 import click
 import msgspec
@@ -20,7 +20,7 @@ from gpudeck.cli.hub_access import ask, connect, fetch, machine_zone
 from gpudeck.cli.options import check_place, find_configured_hub, kind_options, place_options, read_wanted
 from gpudeck.cli.terminal import check_output
 from gpudeck.client.client import this_user
-from gpudeck.client.queue import POLL_SECONDS, HostReference, HubQueueClient, are_here, find_this_host
+from gpudeck.client.queue import HostReference, HubQueueClient, are_here, await_turn, find_this_host
 from gpudeck.collectors.host import host_name
 from gpudeck.hub_lookup import HubChoice
 from gpudeck.model.address import mask_password
@@ -38,9 +38,6 @@ from gpudeck.model.text import clean, show_length, show_span
 from gpudeck.model.times import parse_duration, show_moment
 from gpudeck.views.table import shorten
 
-if TYPE_CHECKING:
-    from gpudeck.views.this_machine import LocalWatch
-
 CHECK_SECONDS = 2.0
 WARN_SECONDS = 86_400.0
 """Maintenance that begins within this time is worth a warning."""
@@ -55,26 +52,16 @@ _ELSEWHERE = 4
 """The exit code where the GPUs are on another host and the command was not run."""
 
 
-class QueueClient(Protocol):
-    """`join` first; then `poll` again and again, which takes up to `seconds` and gives None where nothing could be
-    learned. `leave` gives up the place or what was granted, `hand_over` leaves what was granted claimed for its time;
-    while it is `keeping`, also for longer, until the command is on its GPUs. None of these raises."""
-
-    def join(self) -> None: ...
-    def poll(self, seconds: float) -> QueuePosition | None: ...
-    def keeping(self) -> contextlib.AbstractContextManager[None]: ...
-    def leave(self) -> None: ...
-    def hand_over(self) -> None: ...
-
-
 class LocalQueueClient:
-    """A position in the queue of this machine."""
+    """A position in the queue of this machine, used as HubQueueClient is."""
 
     def __init__(self, user: str, wanted: GpuRequest, claim_seconds: float = 120.0) -> None:
         from gpudeck.agent.lock_files import lock_folder  # noqa: PLC0415 - a hub's queue needs none of it
+        from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
         from gpudeck.queueing.local_queue import LocalQueue  # noqa: PLC0415 - the same
+        from gpudeck.views.this_machine import watch_locally  # noqa: PLC0415 - the same
 
-        self._watch: LocalWatch | None = None
+        self._watch = watch_locally(find_collector_settings(), CHECK_SECONDS)
         self._claim_seconds = claim_seconds
         self._is_first = True
         self._line = LocalQueue(lock_folder(), self._read, user, wanted)
@@ -97,24 +84,17 @@ class LocalQueueClient:
 
     def leave(self) -> None:
         self._line.close()
-        self._end_watch()
+        self._watch.close()
 
     def hand_over(self) -> None:
         self._line.keep(self._claim_seconds)
         self.leave()
 
     def _read(self) -> list[CandidateGpu]:
-        if self._watch is None:
-            from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
-            from gpudeck.views.this_machine import watch_locally  # noqa: PLC0415 - a hub's queue needs none of it
-
-            self._watch = watch_locally(find_collector_settings(), CHECK_SECONDS)
         return candidates(self._watch.read().hosts)
 
-    def _end_watch(self) -> None:
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.close()
+
+_Queue = HubQueueClient | LocalQueueClient
 
 
 class Terminated(BaseException):
@@ -126,14 +106,15 @@ class Terminated(BaseException):
 
 
 @contextlib.contextmanager
-def ending_on_signals() -> Iterator[Callable[[], None]]:
+def ending_on_signals() -> Iterator[Callable[[], bool]]:
     """SIGTERM, SIGHUP and SIGINT raise Terminated here, and again when what this gives is called: Python drops an
     exception of a handler that runs while a module is compiled."""
     got: list[int] = []
 
-    def check() -> None:
+    def check() -> bool:
         if got:
             raise Terminated(got[0])
+        return False
 
     def end(number: int, _: FrameType | None) -> None:
         got.append(number)
@@ -319,7 +300,7 @@ def command(
     wanted = read_wanted(
         gpus, memory, model, host, same_host=same_host or bool(command_line), mig=mig, allow_mig=allow_mig
     )
-    deadline = None if timeout is None else time.monotonic() + _read_timeout(timeout)
+    seconds = None if timeout is None else _read_timeout(timeout)
     progress = Progress(time.time())
     shared = _find_shared_hub() if local else HubChoice(hub, "")
     if shared is not None and host is None:
@@ -328,7 +309,7 @@ def command(
         wanted = msgspec.structs.replace(wanted, **place)
     if local and shared is not None:
         progress.note(f"{shared.named_by} names the hub {mask_password(shared.url)}: waiting in its queue.")
-    line: QueueClient = (
+    line: _Queue = (
         LocalQueueClient(this_user(), wanted)
         if shared is None
         else HubQueueClient(connect(shared.url), this_user(), wanted, progress.note)
@@ -336,20 +317,17 @@ def command(
     with ending_on_signals() as check_signals:
         try:
             line.join()
-            granted = _await_turn(line, progress, deadline, check_signals)
+            granted = await_turn(line, wanted, seconds, is_cancelled=check_signals, on_position=progress.show)
             progress.clear()
-            if granted is not None and shared is not None:
+            if shared is not None:
                 _warn_of_maintenance(shared.url, granted.gpus, progress.note)
-            code = 0 if granted is None else _use(line, granted, command_line, as_json=as_json, over_ssh=over_ssh)
-        except Terminated as ending:
-            _leave_and_end(line, progress, ending)
-        except BaseException:
+            code = _use(line, granted, command_line, as_json=as_json, over_ssh=over_ssh)
+        except BaseException as ending:
             progress.clear()
             line.leave()
-            raise
-    if granted is None:
-        line.leave()
-        raise GpudeckError(f"{wanted.describe()} did not become free in time.")
+            if not isinstance(ending, Terminated):
+                raise
+            code = 128 + ending.number
     sys.exit(code)
 
 
@@ -400,29 +378,6 @@ def _read_timeout(text: str) -> float:
         raise UsageError(f"--timeout: {error}.") from error
 
 
-def _await_turn(
-    line: QueueClient, progress: Progress, deadline: float | None, check_signals: Callable[[], None]
-) -> Granted | None:
-    while True:
-        left = POLL_SECONDS if deadline is None else deadline - time.monotonic()
-        place = line.poll(max(0.0, left))
-        check_signals()
-        if place is not None and place.granted is not None:
-            return place.granted
-        if place is not None and place.impossible is not None:
-            raise GpudeckError(f"{clean(place.impossible)}.", "`gpudeck show` lists all hosts and GPUs.")
-        if place is not None:
-            progress.show(place)
-        if deadline is not None and time.monotonic() >= deadline:
-            return None
-
-
-def _leave_and_end(line: QueueClient, progress: Progress, ending: Terminated) -> NoReturn:
-    progress.clear()
-    line.leave()
-    sys.exit(128 + ending.number)
-
-
 def _warn_of_maintenance(hub: str, gpus: Sequence[GrantedGpu], note: Note) -> None:
     """Of what is planned on these GPUs for the coming day. A hub that does not answer now costs the warning alone."""
     from gpudeck.model.reservation import MaintenanceList  # noqa: PLC0415 - a local queue needs none
@@ -438,7 +393,7 @@ def _warn_of_maintenance(hub: str, gpus: Sequence[GrantedGpu], note: Note) -> No
                 note(f"maintenance of {one.place} begins in {left}, at {begin}: {one.reason}.")
 
 
-def _use(line: QueueClient, granted: Granted, command_line: Sequence[str], *, as_json: bool, over_ssh: bool) -> int:
+def _use(line: _Queue, granted: Granted, command_line: Sequence[str], *, as_json: bool, over_ssh: bool) -> int:
     """Run the command where the GPUs are, or print where they are. The exit code."""
     is_here = isinstance(line, LocalQueueClient) or are_here(granted.gpus)
     if command_line and (is_here or over_ssh):

@@ -299,6 +299,8 @@ class Client(HubConnection):
                 trouble = error
             failures += 1
             if failures > self.retries:
+                if isinstance(trouble, Unreachable):
+                    raise trouble
                 raise Unreachable(f"nothing comes from {self.shown} any more.") from trouble
             time.sleep(backoff.fail())
 

@@ -6,6 +6,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
 import msgspec
 from msgspec import Struct
@@ -34,6 +35,13 @@ class HostReference(Struct, frozen=True):
 
     id: str
     name: str
+
+
+class QueueClient(Protocol):
+    """A position in a queue, of a hub or of this machine. `poll` takes up to so many seconds and gives None where
+    nothing could be learned."""
+
+    def poll(self, seconds: float) -> QueuePosition | None: ...
 
 
 class HubQueueClient:
@@ -164,7 +172,7 @@ def are_here(gpus: Sequence[GrantedGpu]) -> bool:
 
 
 def await_turn(
-    queue: HubQueueClient,
+    queue: QueueClient,
     wanted: GpuRequest,
     timeout: float | None,
     *,
@@ -179,7 +187,7 @@ def await_turn(
         if place is not None and place.granted is not None:
             return place.granted
         if place is not None and place.impossible is not None:
-            raise ImpossibleRequest(f"{clean(place.impossible)}.")
+            raise ImpossibleRequest(f"{clean(place.impossible)}.", "`gpudeck show` lists all hosts and GPUs.")
         if place is not None:
             on_position(place)
         if is_cancelled() or (deadline is not None and time.monotonic() >= deadline):

@@ -1,6 +1,6 @@
 """The settings types as a file can hold them: the types that a value may have, in words, and sections with defaults."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from msgspec import NODEFAULT, Struct, inspect
@@ -158,26 +158,6 @@ def _write_number(number: float) -> str:
     return str(int(number)) if float(number).is_integer() and abs(number) < 1e15 else repr(number)
 
 
-class Section(NamedTuple):
-    """A struct and where it is written: `""` (the top), `hub`, `hosts[]`, `groups.NAME`. `base` holds the values of
-    settings left out, where they are not the struct's own defaults. One that `is_optional` is off until it is written.
-    """
-
-    path: str
-    info: inspect.StructType
-    base: Struct | None
-    repeats: bool = False
-    is_optional: bool = False
-
-
-def sections_of(settings_type: type[Struct]) -> Iterator[Section]:
-    """The top, then each section before those inside it."""
-    info = inspect.type_info(settings_type)
-    if not isinstance(info, inspect.StructType):
-        raise TypeError(f"{settings_type} is no settings type")
-    yield from _walk(Section("", info, None), ())
-
-
 def default_of(field: inspect.Field, base: Struct | None) -> object:
     """What a setting is when it is left out; NODEFAULT when it has to be set."""
     if base is not None:
@@ -188,25 +168,3 @@ def default_of(field: inspect.Field, base: Struct | None) -> object:
 def base_for(info: inspect.StructType, default: object) -> Struct | None:
     """The default of a section, where it can fill in for settings left out of that section."""
     return default if isinstance(default, Struct) and type(default) is info.cls else None
-
-
-def _walk(section: Section, around: tuple[type, ...]) -> Iterator[Section]:
-    yield section
-    around = (*around, section.info.cls)
-    for field in section.info.fields:
-        path = f"{section.path}.{field.encode_name}".lstrip(".")
-        default = default_of(field, section.base)
-        for inner_path, option in _inside(path, options_of(field.type)):
-            if isinstance(option.info, inspect.StructType) and option.info.cls not in around:
-                base, repeats = base_for(option.info, default), section.repeats or inner_path != path
-                yield from _walk(Section(inner_path, option.info, base, repeats, default is None), around)
-
-
-def _inside(path: str, options: list[Option]) -> Iterator[tuple[str, Option]]:
-    for option in options:
-        if is_section(option):
-            yield path, option
-        elif isinstance(option.info, inspect.ListType):
-            yield from _inside(f"{path}[]", options_of(option.info.item_type))
-        elif isinstance(option.info, inspect.DictType):
-            yield from _inside(f"{path}.NAME", options_of(option.info.value_type))

@@ -3,16 +3,12 @@ by itself: what fails after the first picture is shown, and tried again."""
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 
-import msgspec
 from msgspec import Struct
 
 from gpudeck.client import Client
-from gpudeck.client.answers import explain_misfit
-from gpudeck.client.connection import StreamEvent
-from gpudeck.client.live_fleet import Delta, read_event
-from gpudeck.http_client import TROUBLE
+from gpudeck.client.live_fleet import Delta
 from gpudeck.model.clock import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable
 from gpudeck.model.view import Fleet
@@ -59,53 +55,32 @@ class Feed:
 
 
 class HubFeed(Feed):
+    """`client` repeats nothing by itself: a loss has to be shown."""
+
     def __init__(self, client: Client) -> None:
         super().__init__(client.shown)
         self._client = client
-        self._events: Generator[StreamEvent, None, None] | None = None
-        self._last_id = ""
+        self._news = client.stream()
 
     def first(self) -> Fleet:
-        news = self._next()
+        news = next(self._news)
+        self.place = self._client.shown
         if not isinstance(news, Fleet):
             raise Unreachable(f"{self.place} answers, but does not send its fleet.")
         return news
 
-    def stop(self) -> None:
-        """The thread ends with the next event; it is not waited for."""
-        super().stop()
-        if self._thread is None:
-            self._close()
-
     def _run(self, take: Take) -> None:
+        """Ends with the next event after `stop`; it is not waited for."""
         backoff = Backoff(FIRST_PAUSE, MAX_PAUSE)
         while not self._stopping.is_set():
             try:
-                take(self._next())
+                take(next(self._news))
                 backoff.succeed()
-            except (GpudeckError, msgspec.DecodeError, *TROUBLE) as error:
-                self._close()
-                take(FeedLost(_reason(error, self.place)))
+            except GpudeckError as error:
+                take(FeedLost(error.message))
                 self._stopping.wait(backoff.fail())
-        self._close()
-
-    def _close(self) -> None:
-        if self._events is not None:
-            self._events.close()
-            self._events = None
-
-    def _next(self) -> Fleet | Delta:
-        if self._events is None:
-            self._events = self._client.stream_events(self._last_id)
-            self.place = self._client.shown
-        event = next(self._events, None)
-        if event is None:
-            raise Unreachable(f"{self.place} has ended the stream.")
-        self._last_id = event.id
-        try:
-            return read_event(event.kind, event.data)
-        except msgspec.DecodeError as error:
-            raise explain_misfit(error, event.data, self.place) from error
+                self._news = self._client.stream()
+                self.place = self._client.shown
 
 
 class LocalFeed(Feed):
@@ -136,10 +111,10 @@ class LocalFeed(Feed):
             try:
                 take(self.first())
             except (GpudeckError, OSError) as error:
-                take(FeedLost(_reason(error, self.place)))
-
-
-def _reason(error: Exception, place: str) -> str:
-    if isinstance(error, GpudeckError):
-        return error.message
-    return f"nothing comes from {place} any more."
+                take(
+                    FeedLost(
+                        error.message
+                        if isinstance(error, GpudeckError)
+                        else f"nothing comes from {self.place} any more."
+                    )
+                )

@@ -41,8 +41,6 @@ _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 KEYWORDS = (*(word for _, words in _KINDS for word in words), "nobody", "xid")
 """The words that are more than text."""
-_RENAMED = {"held": "idle", "booked": "reserved", "never": "never_seen"}
-"""Words of earlier versions: nothing fits them, and the message names the new ones."""
 _KIND_OF = {word: kind for kind, words in _KINDS for word in words}
 _NOBODY = "nobody"
 _PLACES = ("host", "model", "user", "command", "xid")
@@ -153,17 +151,16 @@ def _by_kind(words: list[str]) -> dict[str, frozenset[str]]:
 
 
 def _is_unclear(token: str) -> bool:
-    """An amount that is none, a place without text, a lone minus, a word that was renamed."""
+    """An amount that is none, a place without text, a lone minus."""
     bare = token.removeprefix("-")
-    return not bare or bare in _RENAMED or bare[0] in "<>=" or (bare.endswith(":") and bare[:-1] in _PLACES)
+    return not bare or bare[0] in "<>=" or (bare.endswith(":") and bare[:-1] in _PLACES)
 
 
 def explain_unclear(token: str) -> str:
     """What is wrong with a word of `Query.unclear`, as a sentence without its full stop."""
     if found := _NO_UNIT.fullmatch(token):
         return f"{found[2]} what? Write {found[0]}G"
-    new = _RENAMED.get(token.removeprefix("-"))
-    return f"{token!r} is not understood" if new is None else f"{token!r} is now {'-' * token.startswith('-')}{new}"
+    return f"{token!r} is not understood"
 
 
 def _read_word(token: str) -> _Word:

@@ -125,7 +125,7 @@ def test_what_helps_is_in_it(tmp_path: Path) -> None:
         f"gpudeck-doctor/{name}" for name in ("versions.json", "doctor.json", "settings.json", "fleet.json", "log.txt")
     }
     shown = json.loads(members["gpudeck-doctor/settings.json"])
-    assert (shown["agent"]["interval"], shown["agent"]["hub"]) == (7.0, "https://hub.example/***")
+    assert (shown["agent"]["interval"], shown["agent"]["hub"]) == (7.0, "https://***")
     assert json.loads(members["gpudeck-doctor/doctor.json"])[0]["told"] == "it runs"
     assert json.loads(members["gpudeck-doctor/fleet.json"])["totals"]["gpus"] == 1
     assert "is away" in members["gpudeck-doctor/log.txt"]

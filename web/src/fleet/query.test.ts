@@ -146,7 +146,6 @@ it.each([
 
 it.each([
   ['>40', '40 what? Write >40G'],
-  ['-held', '“-held” is now -idle'],
   ['>lots', '“>lots” is not understood'],
 ])('%s: %s', (token, text) => expect(explainUnclear(token)).toBe(text))
 

@@ -72,12 +72,6 @@ const XID = /^xid-?(\d*)$/
 const NAMED_XID = /\bxid (\d+)/gi
 /** The states of GPUs that nobody is using. */
 const UNUSED: readonly Availability[] = AVAILABILITIES.filter(isUnused)
-/** Words of earlier versions. */
-const RENAMED: ReadonlyMap<string, string> = new Map([
-  ['held', 'idle'],
-  ['booked', 'reserved'],
-  ['never', 'never_seen'],
-])
 /** Less text begins a word of nearly every command. */
 const SHORTEST_OF_COMMAND = 3
 /** The shortest name of one: amd. */
@@ -123,18 +117,17 @@ function addKind(kinds: ReturnType<typeof noKinds>, token: string): boolean {
   return true
 }
 
-/** An amount that is none, a place without text, a lone minus, a word that was renamed. */
+/** An amount that is none, a place without text, a lone minus. */
 function isUnclear(token: string): boolean {
   const bare = token.replace(/^-/, '')
-  return bare === '' || RENAMED.has(bare) || LIKE_MEMORY.test(token) || (bare.endsWith(':') && PLACES.has(bare.slice(0, -1)))
+  return bare === '' || LIKE_MEMORY.test(token) || (bare.endsWith(':') && PLACES.has(bare.slice(0, -1)))
 }
 
 /** What is wrong with a word that is unclear, as a sentence without its full stop. */
 export function explainUnclear(token: string): string {
   const amount = /^(?:>=|<=|>|<|=)(\d+(?:\.\d+)?)$/.exec(token)
   if (amount !== null) return `${amount[1]} what? Write ${token}G`
-  const renamed = RENAMED.get(token.replace(/^-/, ''))
-  return renamed === undefined ? `“${token}” is not understood` : `“${token}” is now ${token.startsWith('-') ? '-' : ''}${renamed}`
+  return `“${token}” is not understood`
 }
 
 /** Lower-case words; quotes keep a phrase together, and `> 40 G` is one word as `>40G` is, `xid 79` as `xid79`. */

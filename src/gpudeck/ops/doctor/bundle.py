@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from subprocess import STDOUT
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -28,11 +28,10 @@ from gpudeck.model.view import Fleet
 from gpudeck.ops.doctor import Finding
 from gpudeck.settings import Settings
 
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(\S*)")
-_PLAIN_SCHEMES = {"http", "https", "postgresql"}
-_SHORTEST = 4
-"""A secret of fewer characters is not looked for in text: it would be found everywhere. It stands in no setting."""
-_ADDRESSES = {"url", "database", "proxy", "hub", "write_url", "read_url", "page", "api_url"}
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://\S*")
+_PASSWORD = re.compile(r":([^:\s]{4,})@")
+_SHORTEST, _SHORTEST_OF_ADDRESS = 4, 8
+"""A secret of fewer characters is not looked for in text: it would be found everywhere."""
 _UNITS = ("gpudeck-hub", "gpudeck-agent")
 _LOG_LINES = 400
 _PACKAGES = (
@@ -67,23 +66,13 @@ def _hide(value: Any, name: str, found: set[str]) -> Any:
     if looks_secret(name):
         found.add(value)
         return HIDDEN
-    if name in _ADDRESSES:
-        found |= _secrets_of_address(value)
+    found |= _secrets_of_address(value)
     return show_address(value)
 
 
 def show_address(text: str) -> str:
-    """Addresses in a text without what may be a secret: of those of the web the machine is left, of others the kind."""
-    return _URL.sub(_shorten, text)
-
-
-def _shorten(found: re.Match[str]) -> str:
-    scheme, rest = found[1].lower(), found[2]
-    if scheme not in _PLAIN_SCHEMES:
-        return f"{scheme}://{HIDDEN}"
-    # A password may hold / and @: what stands before the last @ is not shown.
-    place = re.split(r"[/?#]", rest.rpartition("@")[2], maxsplit=1)
-    return f"{scheme}://{place[0]}" + (f"/{HIDDEN}" if len(place) > 1 and place[1] else "")
+    """Of each address in a text only its kind: any part of it may be a secret."""
+    return _URL.sub(rf"\1://{HIDDEN}", text)
 
 
 def find_secrets(settings: Settings, files: Iterable[Path]) -> set[str]:
@@ -98,17 +87,11 @@ def find_secrets(settings: Settings, files: Iterable[Path]) -> set[str]:
 
 
 def _secrets_of_address(text: str) -> set[str]:
-    """Name, password, path and query: of an address that is not of the web every part may be one."""
-    scheme, _, rest = text.partition("://")
-    if scheme.lower() not in _PLAIN_SCHEMES:
-        return {part for part in re.split(r"[/?&=:@#,\s]", rest) if len(part) >= 2 * _SHORTEST}
-    login, at, _ = rest.rpartition("@")
-    try:
-        parts = urlsplit(text)
-        tail = {part for part in re.split(r"[/?&=#]", f"{parts.path}?{parts.query}") if len(part) >= 4 * _SHORTEST}
-    except ValueError:
-        tail = set()
-    return tail | ({login, *login.split(":", 1)[1:]} if at else set())
+    """Passwords, and parts of the path and the query. Nothing of a text that is no address."""
+    if "://" not in text:
+        return set()
+    parts = {part for part in re.split(r"[/?&=:@#,\s]", text.partition("://")[2]) if len(part) >= _SHORTEST_OF_ADDRESS}
+    return parts | set(_PASSWORD.findall(text))
 
 
 def _read_secrets(file: Path) -> set[str]:
@@ -118,7 +101,7 @@ def _read_secrets(file: Path) -> set[str]:
     except (OSError, RuntimeError):
         return set()
     lines = {line.strip() for line in text.splitlines() if not line.startswith("#")}
-    return {part for line in lines for part in ({line} | (_secrets_of_address(line) if "://" in line else set()))}
+    return {part for line in lines for part in ({line} | _secrets_of_address(line))}
 
 
 class Redactor:
