@@ -85,7 +85,7 @@ def test_export_of_an_empty_span_has_a_head_alone(file: Path) -> None:
         (["--gpu", "GPU-none"], "knows no GPU GPU-none"),
         (["--metric", "warmth"], "no metric is called warmth"),
         (["--since", "yesterdayish"], "is not a time"),
-        (["--since", "now", "--until", "-1h"], "after --since"),
+        (["--since", "now", "--until", "-1h"], "before --until"),
     ],
 )
 def test_export_says_what_it_cannot_do(file: Path, arguments: list[str], words: str) -> None:
