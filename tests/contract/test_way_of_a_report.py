@@ -1,7 +1,9 @@
 """docs/way-of-a-report.md names the files that a report passes. Here a short report takes that way, from the bytes of a
 connection to the stream, and every file of the project in which a function runs is noted."""
 
+import asyncio
 import re
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +20,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.model.report import Report
 from gpudeck.model.settings import LimitsSettings
 from gpudeck.server.admission import AdmissionGate
-from gpudeck.server.connections import DirectRequest, RequestReader
+from gpudeck.server.connections import BatchReader, Connection, ConnectionLimiter, DirectServer
 from gpudeck.wire import Envelope, ShortReport, describe, encode, pack_numbers
 
 SOURCE = Path(gpudeck.__file__).parent
@@ -33,6 +35,20 @@ async def no_app(scope: Any, receive: Any, send: Any) -> None:
     raise AssertionError("a report in its usual form does not reach the application")
 
 
+class Transport(asyncio.Transport):
+    """A client that reads everything."""
+
+    def __init__(self) -> None:
+        super().__init__({"peername": ("127.0.0.1", 50_000)})
+        self.sent = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.sent += data
+
+    def is_closing(self) -> bool:
+        return False
+
+
 class Sender:
     """One agent and its connection to a hub."""
 
@@ -41,7 +57,10 @@ class Sender:
         self.hub = Hub(now=self.clock)
         gate = AdmissionGate(no_app, LimitsSettings(unlimited=["127.0.0.1"]))
         self.route = DirectReports(ReportsRoute(self.hub, {"secret": TOKEN}.get), gate, ["/api/v1/reports"])
-        self.reader = RequestReader(self.route)
+        self.transport = Transport()
+        with socket.socket() as accepted:
+            self.connection = Connection(ConnectionLimiter(), "127.0.0.1", accepted)
+        self.connection.pass_to(asyncio.Protocol, DirectServer(self.route, BatchReader()))
 
     def send(self, report: Envelope | ShortReport) -> int:
         body = encode(report)
@@ -54,10 +73,9 @@ class Sender:
             f"Gpudeck-Sent-At: {self.clock()}",
             f"Content-Length: {len(body)}",
         ]
-        read = self.reader.read("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
-        assert isinstance(read, tuple)
-        response = self.route.serve(DirectRequest(read[0], read[1], "127.0.0.1", "http", lambda: None))
-        return getattr(response, "status", 0)
+        self.transport.sent = b""
+        self.connection.receive("\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+        return int(self.transport.sent.split()[1])
 
     def make_report(self, sequence: int) -> Envelope:
         self.clock.advance(2.0)
@@ -93,7 +111,18 @@ def noting_files() -> Iterator[set[str]]:
 
 
 def test_a_short_report_passes_the_eight_files_that_the_page_names() -> None:
+    files, delta = asyncio.run(trace_report())
+    assert b"44" in delta.plain
+    sentence = PAGE.read_text().partition("passes eight files")[2].partition(". Its limits")[0]
+    named = set(re.findall(r"`src/gpudeck/([\w/]+\.py)`", sentence))
+    assert len(named) == 8
+    assert files - LIMITS_AND_TOKEN - EVERY_SECOND == named
+
+
+async def trace_report() -> tuple[set[str], Any]:
+    """The files that the fourth report passes, and the delta that it causes."""
     sender = Sender()
+    sender.connection.connection_made(sender.transport)
     assert sender.send(sender.make_report(1)) == 202
     for sequence in (2, 3):
         assert sender.send(shorten(sender.make_report(sequence))) == 202
@@ -102,8 +131,4 @@ def test_a_short_report_passes_the_eight_files_that_the_page_names() -> None:
     with noting_files() as files:
         assert sender.send(report) == 202
         delta = sender.hub.stream.tick()
-    assert b"44" in delta.plain
-    sentence = PAGE.read_text().partition("passes eight files")[2].partition(". Its limits")[0]
-    named = set(re.findall(r"`src/gpudeck/([\w/]+\.py)`", sentence))
-    assert len(named) == 8
-    assert files - LIMITS_AND_TOKEN - EVERY_SECOND == named
+    return files, delta

@@ -1,10 +1,9 @@
 """One HTTP connection: timeouts of each part, requests that it serves itself, and requests that it passes to uvicorn's
 protocol. See docs/limits.md.
 
-Reports are served without the ASGI application, which would cost several times as much as their work. Only a request in
-its usual form is: `POST` of the one path, with headers that are known here, each at most once, a body of the stated
-length, and nothing behind it. Everything else goes to the application, which serves the same path with the same
-responses.
+One parser reads what comes in, so that the connection knows what it waits for. A whole report is served without the
+ASGI application, which would cost several times as much as its work; everything else goes to the application, which
+serves the same path with the same responses.
 """
 
 import asyncio
@@ -21,7 +20,7 @@ from contextvars import ContextVar
 from email.utils import formatdate
 from functools import cached_property, lru_cache, partial
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import httptools
 from msgspec import Struct
@@ -38,7 +37,7 @@ from gpudeck.server.asgi import (
     Response,
     Scope,
     Send,
-    encode_error,
+    make_error,
     safe_headers,
     send_error,
 )
@@ -53,17 +52,8 @@ STALL_SECONDS, MIN_READ_BYTES = 10.0, 16 * 1024
 """What a client has to read of a waiting response in that time: what it does not read fills the hub's memory."""
 MAX_DIRECT_BYTES: Final = 256 * 1024
 """A request that is larger is left to the application, which reads it in pieces."""
-MAX_DIRECT_HEAD_BYTES: Final = 8 * 1024
-"""The same for one whose head is larger than this."""
-MAX_DIRECT_PIECES: Final = 8
-"""The same for one that comes in more pieces: they are put together anew with each."""
-_HEADERS: Final = frozenset(
-    b"host authorization content-type content-encoding content-length gpudeck-sent-at gpudeck-wire-version "
-    b"user-agent accept accept-encoding connection x-forwarded-for".split()
-)
-_REPEATED: Final = _HEADERS - {b"authorization", b"gpudeck-sent-at"}
-"""Headers that are the same in most requests. Secrets are not kept where they need not be."""
-MAX_KEPT_LINES, _MAX_KEPT_BYTES = 4096, 200
+_UNUSUAL: Final = frozenset({b"expect", b"transfer-encoding", b"x-forwarded-proto"})
+"""Headers of requests that are left to the application."""
 PAUSE_SECONDS: Final = 0.02
 MIN_CONNECTIONS: Final = 500
 """With fewer connections each is read by itself: then a report seldom finds others to wait for."""
@@ -80,12 +70,11 @@ _NOT_HTTP = "this is no HTTP request that this hub understands"
 
 class DirectRequest(Struct):
     """`headers` by their names in lower case. `peer` is the address of the other end of the connection, and `refund`
-    gives it back what opening the connection cost. `scheme` is what is spoken on the connection."""
+    gives it back what opening the connection cost."""
 
     headers: dict[bytes, bytes]
     body: bytes
     peer: str
-    scheme: str
     refund: Callable[[], None]
 
 
@@ -93,7 +82,7 @@ class DirectRoute(Protocol):
     paths: Sequence[str]
 
     def is_known(self, request: DirectRequest) -> bool:
-        """Whether the sender is one whose request may be waited for; its body is not there yet."""
+        """Whether the sender is one whose request may be waited for; its body is not whole yet."""
         ...
 
     def serve(self, request: DirectRequest) -> "Response | Awaitable[Response] | None":
@@ -179,64 +168,6 @@ def _read_some(descriptor: int) -> bytes | None:
         return b""
 
 
-class RequestReader:
-    """Finds direct requests among what connections receive. `batches` reads connections that have sent one."""
-
-    def __init__(self, route: DirectRoute, batches: BatchReader | None = None) -> None:
-        self.route = route
-        self.batches = batches or BatchReader()
-        self._starts = tuple(f"POST {path} HTTP/1.1\r\n".encode() for path in route.paths)
-        self._kept_lines: dict[bytes, Header] = {}
-
-    def may_begin(self, data: bytes) -> bool:
-        return data.startswith(self._starts)
-
-    def read(self, data: bytes) -> tuple[dict[bytes, bytes], bytes, bool] | bool:
-        """The headers and the body of the request that `data` is, and whether the body is whole. True: a part of the
-        head is still missing. False: it is for the application."""
-        head, end, body = data.partition(b"\r\n\r\n")
-        if not end or len(head) > MAX_DIRECT_HEAD_BYTES:
-            return len(head) < MAX_DIRECT_HEAD_BYTES
-        headers = self._read_headers(head)
-        if headers is None:
-            return False
-        length = int(headers[b"content-length"])
-        return (headers, body, len(body) == length) if len(body) <= length <= MAX_DIRECT_BYTES else False
-
-    def _read_headers(self, head: bytes) -> dict[bytes, bytes] | None:
-        """None where a strict parser could read them in another way, or would refuse them."""
-        headers: dict[bytes, bytes] = {}
-        for line in head.split(b"\r\n")[1:]:
-            header = self._kept_lines.get(line) or self._read_line(line)
-            if header is None or header[0] in headers:
-                return None
-            headers[header[0]] = header[1]
-        return headers if b"host" in headers and b"content-length" in headers else None
-
-    def _read_line(self, line: bytes) -> Header | None:
-        """Nearly all lines are those of the request before, and so are kept."""
-        header = _parse_line(line)
-        if header is not None and header[0] in _REPEATED and len(line) <= _MAX_KEPT_BYTES:
-            if len(self._kept_lines) >= MAX_KEPT_LINES:
-                self._kept_lines.clear()
-            self._kept_lines[line] = header
-        return header
-
-
-def _parse_line(line: bytes) -> Header | None:
-    name, colon, value = line.partition(b":")
-    name, value = name.lower(), value.lstrip()
-    # Parsers disagree about blanks at the end of a line.
-    is_plain = line.isascii() and line.decode("ascii").isprintable() and not line.endswith(b" ")
-    if not colon or name not in _HEADERS or not is_plain:
-        return None
-    if name == b"content-length":
-        return (name, value) if value.isdigit() and len(value) < 8 else None
-    if name == b"host":
-        return (name, value) if find_host_problem([value], "1.1") is None else None
-    return None if name == b"connection" and value.lower() != b"keep-alive" else (name, value)
-
-
 def encode_response(response: Response, scheme: str) -> bytes:
     """The response as it is sent, with the headers that every response has."""
     length = b"content-length: %d\r\n\r\n" % len(response.body)
@@ -304,15 +235,22 @@ class ConnectionLimiter:
         self._openings.charge(caller, asyncio.get_running_loop().time(), number)
 
 
+class DirectServer(NamedTuple):
+    """What serves reports directly, and `batches`, which reads connections that have sent one."""
+
+    route: DirectRoute
+    batches: BatchReader
+
+    @property
+    def starts(self) -> tuple[bytes, ...]:
+        return tuple(f"POST {path} HTTP/1.1\r\n".encode() for path in self.route.paths)
+
+
 class Connection(asyncio.Protocol):
-    """An accepted connection: it passes what it receives on to the HTTP server's own protocol.
+    """An accepted connection: it serves reports, and passes everything else on to the HTTP server's own protocol.
 
-    It parses requests itself to know what it waits for, and ends when a part of a request takes too long or is too
-    large, or when a response is not read.
+    It ends when a part of a request takes too long or is too large, or when a response is not read.
     """
-
-    _make_protocol: Callable[[], asyncio.Protocol]
-    _direct: RequestReader | None
 
     def __init__(self, limiter: ConnectionLimiter, caller: str, accepted: socket.socket) -> None:
         self.caller = caller
@@ -320,22 +258,26 @@ class Connection(asyncio.Protocol):
         self.abort: Callable[[], None] = partial(_shut_down, accepted)
         self._limiter = limiter
         self._is_released = self._is_refunded = False
-        self._parser: Any = None
         self._protocol = _NO_PROTOCOL
-        self._awaited = "head_time"
-        """The setting that limits, and the hit that counts, what the client is expected to send next."""
+        self._awaited, self._due = "head_time", inf
+        """The setting that limits, and the hit that counts, what the client is expected to send next; and when that has
+        to be there."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._url = b""
-        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._is_between_requests = True
-        self._held = b""
-        """The beginning of a request that may be served directly, which came in `_held_pieces`."""
-        self._held_pieces = 0
+        self._kept: bytearray | None = None
+        """All that has come of a request that may be served directly, which `_headers` and `_body` are of."""
+        self._headers: dict[bytes, bytes] = {}
+        self._body = bytearray()
+        self._has_head = self._is_usual = False
+        self._host: bytes | None = None
+        self._early = b""
+        """What follows a report that is being answered."""
         self._answering: asyncio.Future[Response] | None = None
-        self._served_at = -inf
         self._is_unread = False
         """Whether nothing is read because responses to direct requests are not."""
-        self._has_keepalive = False
         self._batched: int | None = None
         """The socket, while it is read together with others."""
 
@@ -353,21 +295,27 @@ class Connection(asyncio.Protocol):
             self._is_refunded = True
             self._limiter.charge_openings(self.caller, -1)
 
-    def pass_to(self, make_protocol: Callable[[], asyncio.Protocol], direct: RequestReader | None) -> None:
-        """The protocol that gets what is received, but for what `direct` finds. Before the connection is made."""
+    def pass_to(self, make_protocol: Callable[[], asyncio.Protocol], direct: DirectServer | None) -> None:
+        """The protocol that gets what is received, but for what `direct` serves. Before the connection is made."""
         self._make_protocol, self._direct = make_protocol, direct
+        self._starts = () if direct is None else direct.starts
 
     def connection_made(self, transport: Any) -> None:
+        self._loop = asyncio.get_running_loop()
         self._transport = transport
         self.abort = transport.abort
         peer = transport.get_extra_info("peername")
         self._peer = peer[0] if isinstance(peer, tuple) else ""
         self._scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
         self._limiter.without_protocol.add(self)
-        self._set_deadline()
+        self._parser: Any = httptools.HttpRequestParser(self)
+        # As uvicorn's own parser: a request that follows one with `Connection: close` is ignored, not an error.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._await("head_time")
+        self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop("deadline", "stall")
+        self._stop_timers()
         self.leave_batch()
         self.release()
         self._protocol.connection_lost(exc)
@@ -380,57 +328,78 @@ class Connection(asyncio.Protocol):
         """What the event loop has read. It reads everything that has come before it does anything else: where thousands
         of agents come back after a restart, their first reports would be seconds of work. They wait for their turn."""
         direct, is_first = self._direct, self in self._limiter.unused
-        if direct is not None and is_first and len(data) <= _MAX_WAITING_BYTES and direct.may_begin(data):
+        if direct is not None and is_first and len(data) <= _MAX_WAITING_BYTES and data.startswith(self._starts):
             descriptor = self._join_batch(direct.batches)
             if descriptor is not None:
-                self._stop("deadline")
+                self._due = inf
                 direct.batches.put(descriptor, data)
                 return
         self.receive(data)
 
     def receive(self, data: bytes) -> None:
-        direct = self._direct
         if self._answering is not None:
-            self._held += data
-        elif direct is not None and (
-            self._held or (self._is_between_requests and not self.unanswered and direct.may_begin(data))
-        ):
-            data, self._held = self._held + data, b""
-            self._serve_directly(direct, data)
-        else:
+            self._early += data
+            return
+        if self._is_between_requests and not self.unanswered and self._starts and data.startswith(self._starts):
+            self._kept, self._headers, self._body = bytearray(), {}, bytearray()
+            self._has_head = self._is_usual = False
+        if self._kept is not None:
+            self._kept += data
+        if not self._parse(data):
+            return
+        if self._kept is None:
             self._pass_on(data)
+        elif not self._serve_directly(self._kept):
+            data, self._kept = bytes(self._kept), None
+            self._pass_on(data)
+        self._watch()
 
-    def _serve_directly(self, direct: RequestReader, data: bytes) -> None:
-        """Or pass it on to the application, or wait for the rest of it."""
-        found = direct.read(data)
-        if found is True:
-            self._hold("head_time", data)
-            return
-        response = None
-        if found is not False:
-            headers, body, is_whole = found
-            request = DirectRequest(headers, body, self._peer, self._scheme, self.refund)
-            if not is_whole and direct.route.is_known(request):
-                self._limiter.unused.pop(self, None)
-                self._hold("body_time", data)
-                return
-            response = direct.route.serve(request) if is_whole else None
-        self._held_pieces = 0
+    def _parse(self, data: bytes) -> bool:
+        """Whether the connection goes on."""
+        if self._awaited == "head_time":
+            self._head_bytes += len(data)
+            # A large piece may hold the end of the head and a body, whose own limit comes later.
+            if self._head_bytes > MAX_HEAD_BYTES + len(data) or len(data) > 16 * MAX_HEAD_BYTES:
+                self._limiter.charge_openings(self.caller, COSTLY_REPORT)
+                self._give_up("head_size")
+                return False
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # the request is served as if it asked for no other protocol
+        except httptools.HttpParserError:
+            too_many = self.unanswered > MAX_PIPELINED + 1
+            self._reject("too many requests are sent ahead" if too_many else "Invalid HTTP request received.")
+            return False
+        return True
+
+    def _serve_directly(self, kept: bytearray) -> bool:
+        """False for a request of the application. Otherwise it is served, or waits for its rest."""
+        direct = self._direct
+        if direct is None or len(kept) > MAX_DIRECT_BYTES or not (self._is_usual or not self._has_head):
+            return False
+        if not self._has_head:
+            return True
+        request = DirectRequest(self._headers, bytes(self._body), self._peer, self.refund)
+        if not self._is_between_requests:
+            return direct.route.is_known(request)
+        response = direct.route.serve(request)
         if response is None:
-            self._pass_on(data)
-            return
-        self._end_keepalive()
+            return False
+        self._kept = None
+        self.unanswered -= 1
+        # uvicorn's own timer for idle connections ends with any data.
+        self._protocol.data_received(b"")
         if isinstance(response, Response):
             self._respond(response)
             self._join_batch(direct.batches)
         else:
-            self._stop("deadline")
-            self._limiter.unused.pop(self, None)
             self.leave_batch()
             self._transport.pause_reading()
             self._answering = asyncio.ensure_future(response)
             self._limiter.answering.add(self._answering)
             self._answering.add_done_callback(self._respond_later)
+        return True
 
     def _join_batch(self, batches: BatchReader) -> int | None:
         """From here on it is read together with others, where there are many; returns its descriptor then. TLS cannot
@@ -451,34 +420,11 @@ class Connection(asyncio.Protocol):
             if not self._transport.is_closing():
                 self._transport.resume_reading()
 
-    def _hold(self, awaited: str, data: bytes) -> None:
-        """Wait for the rest of a request, if it does not come in too many pieces."""
-        if self._held_pieces >= MAX_DIRECT_PIECES:
-            self._held_pieces = 0
-            self._pass_on(data)
-            return
-        self._held, self._held_pieces = data, self._held_pieces + 1
-        self._end_keepalive()
-        if awaited != self._awaited or "deadline" not in self._timers:
-            self._await(awaited)
-            self._set_deadline()
-
-    def _end_keepalive(self) -> None:
-        """uvicorn's own timer for idle connections ends with any data."""
-        if self._has_keepalive:
-            self._protocol.data_received(b"")
-            self._has_keepalive = False
-
     def _respond(self, response: Response) -> None:
+        self._await("idle_time")
         self._transport.write(encode_response(response, self._scheme))
-        self._limiter.unused.pop(self, None)
-        self._served_at = asyncio.get_running_loop().time()
-        if self._awaited != "idle_time":
-            self._await("idle_time")
         if (b"connection", b"close") in response.headers:
             self._transport.close()
-        elif "deadline" not in self._timers:
-            self._set_deadline()
 
     def _respond_later(self, done: asyncio.Future[Response]) -> None:
         self._answering = None
@@ -490,54 +436,31 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
             if self._direct is not None:
                 self._join_batch(self._direct.batches)
-        if self._held:
-            data, self._held = self._held, b""
+        if self._early:
+            data, self._early = self._early, b""
             self.receive(data)
 
     def close(self) -> None:
         """Once everything that was written is sent."""
         self._transport.close()
 
-    def _make_parsers(self) -> None:
-        """Agents need none, and there may be thousands of them."""
-        self._limiter.without_protocol.discard(self)
-        self._parser = httptools.HttpRequestParser(self)
-        # As uvicorn's own parser: a request that follows one with `Connection: close` is ignored, not an error.
-        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._protocol = self._make_protocol()
-        self._protocol.connection_made(self._transport)
-
     def _pass_on(self, data: bytes) -> None:
-        """To the HTTP server's own protocol."""
+        """To the HTTP server's own protocol, which agents do not need."""
         self.leave_batch()
-        if self._parser is None:
-            self._make_parsers()
-        self._has_keepalive = True
-        if self._awaited == "head_time":
-            self._head_bytes += len(data)
-            # A large piece may hold the end of the head and a body, whose own limit comes later.
-            if self._head_bytes > MAX_HEAD_BYTES + len(data) or len(data) > 16 * MAX_HEAD_BYTES:
-                self._limiter.charge_openings(self.caller, COSTLY_REPORT)
-                self._give_up("head_size")
-                return
-        elif self._awaited == "idle_time":
-            self._url = b""
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # the request is served as if it asked for no other protocol
-        except httptools.HttpParserError:
-            too_many = self.unanswered > MAX_PIPELINED + 1
-            self._reject("too many requests are sent ahead" if too_many else "Invalid HTTP request received.")
-            return
+        if self._protocol is _NO_PROTOCOL:
+            self._limiter.without_protocol.discard(self)
+            self._protocol = self._make_protocol()
+            self._protocol.connection_made(self._transport)
         token = _connection.set(self)
         self._protocol.data_received(data)
         # The transport keeps this context: without the reset the two would refer to each other for ever.
         _connection.reset(token)
-        # A request in one piece needs no deadline. Empty lines do: they end uvicorn's own for idle connections.
-        is_whole = self._awaited == "idle_time" and self._url
-        if "deadline" not in self._timers and not is_whole and not self._transport.is_closing():
-            self._set_deadline()
+
+    def note_answered(self) -> None:
+        """The application has answered one of its requests."""
+        self.unanswered -= 1
+        if self._is_between_requests:
+            self._await("idle_time")
 
     def eof_received(self) -> bool | None:
         return self._protocol.eof_received()
@@ -553,18 +476,27 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._protocol.resume_writing()
-        self._stop("stall")
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
         if self._is_unread:
             self._is_unread = False
             self._transport.resume_reading()
 
     def on_message_begin(self) -> None:
+        # Another request behind one that may be served directly: both are the application's, in their order.
+        self._is_usual = False
         self._is_between_requests = False
         self._await("head_time")
         self._url = b""
 
     def on_url(self, url: bytes) -> None:
         self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._kept is not None:
+            name = name.lower()
+            # Of two a proxy may believe the one and the hub the other.
+            self._headers[name] = value if name not in self._headers else b"\0"
 
     def on_headers_complete(self) -> None:
         self._await("body_time")
@@ -575,6 +507,21 @@ class Connection(asyncio.Protocol):
         if self.unanswered > MAX_PIPELINED + 1:
             self._limiter.hits["requests_ahead"] += 1
             raise ValueError
+        if self._kept is not None and not self._has_head:
+            self._has_head, self._is_usual = True, self._is_usual_head()
+
+    def _is_usual_head(self) -> bool:
+        headers, parser = self._headers, self._parser
+        if headers.get(b"host", b"\0") != self._host:  # the host of the request before is known to be valid
+            if find_host_problem([headers[b"host"]] if b"host" in headers else [], "1.1") is not None:
+                return False
+            self._host = headers[b"host"]
+        is_plain = headers.keys().isdisjoint(_UNUSUAL) and b"\0" not in headers.values()
+        return is_plain and bool(parser.should_keep_alive()) and not parser.should_upgrade()
+
+    def on_body(self, body: bytes) -> None:
+        if self._kept is not None:
+            self._body += body
 
     def on_message_complete(self) -> None:
         self._is_between_requests = True
@@ -582,51 +529,47 @@ class Connection(asyncio.Protocol):
 
     def _await(self, what: str) -> None:
         self._awaited, self._head_bytes = what, 0
-        if self._timers:
-            self._stop("deadline")
+        self._due = self._loop.time() + getattr(self._limiter.settings, what)
 
-    def _set_deadline(self) -> None:
-        self._start("deadline", getattr(self._limiter.settings, self._awaited), self._expire)
+    def _watch(self) -> None:
+        """One timer serves all deadlines: it is set anew only where it would come too late."""
+        if self._timer is not None and self._timer.when() > self._due:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None and self._due < inf and not self._transport.is_closing():
+            self._timer = self._loop.call_at(self._due, self._expire)
 
     def _expire(self) -> None:
-        left = self._served_at + self._limiter.settings.idle_time - asyncio.get_running_loop().time()
-        if self._awaited != "idle_time":
+        self._timer = None
+        if self._answering is not None or (self._awaited == "idle_time" and self.unanswered):
+            self._await("idle_time")
+        if self._due <= self._loop.time():
             self._give_up(self._awaited)
-        elif self.unanswered:
-            self._set_deadline()
-        elif left > 0:
-            self._start("deadline", left, self._expire)
         else:
-            self._give_up(self._awaited)
+            self._watch()
 
     def _check_reading(self, before: float) -> None:
         unread = self._transport.get_write_buffer_size()
         if before - unread < MIN_READ_BYTES:
             self._give_up("answer_time")
         else:
-            self._start("stall", STALL_SECONDS, self._check_reading, unread)
+            self._stall_timer = self._loop.call_later(STALL_SECONDS, self._check_reading, unread)
 
-    def _start(self, timer: str, seconds: float, call: Callable[..., None], *args: float) -> None:
-        self._timers[timer] = asyncio.get_running_loop().call_later(seconds, call, *args)
-
-    def _stop(self, *timers: str) -> None:
-        for timer in timers:
-            if handle := self._timers.pop(timer, None):
-                handle.cancel()
+    def _stop_timers(self) -> None:
+        for timer in (self._timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._stall_timer = None
 
     def _give_up(self, limit: str) -> None:
         """Ends the connection at once, with whatever is still to be sent."""
         self._limiter.hits[limit] += 1
-        self._stop("deadline", "stall")
+        self._stop_timers()
         self._transport.abort()
 
     def _reject(self, problem: str) -> None:
-        body = encode_error("bad_request", _NOT_HTTP, problem)
-        headers = b"".join(b"%b: %b\r\n" % header for header in SAFE_HEADERS)
-        self._transport.write(
-            b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close\r\n%bcontent-length: %d"
-            b"\r\n\r\n%b" % (headers, len(body), body)
-        )
+        response = make_error(400, "bad_request", _NOT_HTTP, problem, (b"connection", b"close"))
+        self._transport.write(encode_response(response, self._scheme))
         self._transport.close()
 
 
@@ -649,7 +592,7 @@ def with_connection(app: App) -> App:
                 scope["extensions"] = {CONNECTION: {"refund": connection.refund}}
                 await app(scope, receive, send)
         finally:
-            connection.unanswered -= 1
+            connection.note_answered()
 
     return serve
 

@@ -26,7 +26,7 @@ from gpudeck.server.connections import (
     Connection,
     ConnectionLimiter,
     DirectRoute,
-    RequestReader,
+    DirectServer,
     with_connection,
 )
 from gpudeck.server.tls import Tls
@@ -73,7 +73,7 @@ class LimitedServer(uvicorn.Server):
         self._limiter = limiter
         self._tls = tls
         self._plain = list(plain)
-        self._direct = None if direct is None else RequestReader(direct, BatchReader(batch_from))
+        self._direct = None if direct is None else DirectServer(direct, BatchReader(batch_from))
         self._hold = hold
         self._listeners: list[ConnectionListener] = []
         self._renewal: asyncio.Task[None] | None = None
