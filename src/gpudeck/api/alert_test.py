@@ -11,17 +11,9 @@ from litestar.params import QueryParameter
 from gpudeck.alerts.backtest import HostPast, choose_rule, try_on_host
 from gpudeck.api.access import access
 from gpudeck.api.alerts import TheAlerts
-from gpudeck.api.answers import (
-    TIME,
-    TIME_SCHEMA,
-    HubRequest,
-    RequestRefused,
-    TheHub,
-    answer_json,
-    documented,
-    read_time,
-)
+from gpudeck.api.answers import HubRequest, RequestRefused, TheHub, answer_json, documented
 from gpudeck.api.history import HistoryQueries, TheHistory
+from gpudeck.api.parameters import HostName, Time, read_time
 from gpudeck.history.base import HistoryRefused
 from gpudeck.history.time_range import check_range
 from gpudeck.model.alert import AlertTest
@@ -30,17 +22,12 @@ from gpudeck.model.text import clean
 MAX_FIRINGS: Final = 1_000
 _SECONDS: Final = 20.0
 """A test of a large fleet ends after so long, and says how many hosts are left."""
-_Time = Annotated[str, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
 
 
 @get(
     "/api/v1/alerts/test",
     opt=access("read"),
-    responses=documented(
-        AlertTest,
-        "What it would have done",
-        {400: "No such rule, or an expression with a mistake", 404: "No such host, or the hub keeps no history"},
-    ),
+    responses=documented(AlertTest, "What it would have done"),
 )
 async def try_alert_rule(
     *,
@@ -50,9 +37,9 @@ async def try_alert_rule(
     history: TheHistory,
     rule: Annotated[str | None, QueryParameter(max_length=64, description="A rule of the operator's own")] = None,
     expr: Annotated[str | None, QueryParameter(max_length=1000, description="An expression in its place")] = None,
-    start: _Time = "-7d",
-    end: _Time = "now",
-    host: Annotated[str | None, QueryParameter(max_length=384, description="Only this host: name or id")] = None,
+    start: Time = "-7d",
+    end: Time = "now",
+    host: HostName = None,
 ) -> Response[bytes]:
     """How often a rule would have fired, by default in the last seven days."""
     history.check_kept()

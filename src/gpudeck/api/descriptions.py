@@ -587,9 +587,12 @@ DESCRIPTIONS: Final = {
     "zone": "The time zone, an IANA name",
 }
 PARAMETERS: Final = {
-    "gpu": "Only this GPU, by its UUID",
-    "host": "Only this host, by its name or id",
+    "account": "Only this account of a scheduler",
+    "group": "Only users of this group",
     "model": "Only models whose name contains this",
+    "namespace": "Only this namespace",
+    "partition": "Only this partition of a scheduler",
+    "scheduler": "Only this scheduler",
     "user": "Only this user, by the login name",
 }
 """Of query parameters that do not describe themselves."""

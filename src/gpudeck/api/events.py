@@ -14,7 +14,8 @@ from gpudeck.alerts.record import AlertRecord
 from gpudeck.alerts.store import KEEP as ALERTS_KEPT
 from gpudeck.alerts.store import MAX_FIRING
 from gpudeck.api.access import access
-from gpudeck.api.answers import TIME, TIME_SCHEMA, HubRequest, answer_json, documented, read_time, read_words, word_list
+from gpudeck.api.answers import HubRequest, answer_json, documented
+from gpudeck.api.parameters import GpuUuid, HostName, MaybeTime, OnlyName, Time, read_time, read_words, word_list
 from gpudeck.api.services import TheServices
 from gpudeck.events.log import EventLog
 from gpudeck.events.store import MAX_EVENTS, EventQuery, FaultCount, LostTime
@@ -23,8 +24,6 @@ from gpudeck.model import clock
 from gpudeck.model.event import SEVERITIES, EventList, FaultEvidence, RankedBy, Reliability, ReliabilityRow
 from gpudeck.views.csv import write_events
 
-_Time = Annotated[str | None, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
-_Name = Annotated[str | None, QueryParameter(max_length=384)]
 _Words = Annotated[
     str | None, QueryParameter(max_length=512, description="One word, or several with commas: any of them fits")
 ]
@@ -39,11 +38,11 @@ async def list_events(
     *,
     request: HubRequest,
     events: NamedDependency[EventLog],
-    start: _Time = None,
-    end: _Time = None,
-    host: Annotated[str | None, QueryParameter(max_length=384, description="A host's name or id")] = None,
-    gpu: Annotated[str | None, QueryParameter(max_length=256, description="A GPU's uuid")] = None,
-    user: _Name = None,
+    start: MaybeTime = None,
+    end: MaybeTime = None,
+    host: HostName = None,
+    gpu: GpuUuid = None,
+    user: OnlyName = None,
     kind: _Words = None,
     severity: Annotated[str | None, word_list(SEVERITIES)] = None,
     q: Annotated[str | None, QueryParameter(max_length=256, description="In title, detail, host or user")] = None,
@@ -99,7 +98,6 @@ _TITLES: Final = {
     "flapping": "flapping",
 }
 _UNCOUNTED: Final = ("host_rebooted",)
-_Moment = Annotated[str, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
 
 
 class ReliabilityRanking:
@@ -215,8 +213,8 @@ async def read_reliability(
     gpu: Annotated[
         str | None, QueryParameter(max_length=128, description="Only this GPU, by its UUID, also without faults")
     ] = None,
-    start: _Moment = "-30d",
-    end: _Moment = "now",
+    start: Time = "-30d",
+    end: Time = "now",
     limit: Annotated[int, QueryParameter(ge=1, le=500, description="At most so many rows")] = 50,
 ) -> Response[bytes]:
     """The flakiest GPUs or hosts: faults, lost time and throttling, counted from events and alerts."""

@@ -20,9 +20,10 @@ from litestar.response import Stream
 from msgspec.structs import replace
 
 from gpudeck.api.access import ThePolicy, access, caller_of
-from gpudeck.api.answers import TIME, TIME_SCHEMA, HubRequest, documented, read_time, takes_gzip
+from gpudeck.api.answers import HubRequest, documented, takes_gzip
 from gpudeck.api.history import TheHistory
 from gpudeck.api.login import TheJobs
+from gpudeck.api.parameters import GpuUuid, HostName, OnlyName, Time, Zone, read_time
 from gpudeck.events.log import EventLog
 from gpudeck.events.store import MAX_EVENTS, EventQuery
 from gpudeck.fleet.visibility import Visibility
@@ -97,13 +98,9 @@ _Part = tuple[bytes, float]
 """Bytes of the file, and roughly the part of the table that has been read with them."""
 
 
-_Moment = Annotated[str, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
 _Format = Annotated[
     Format, QueryParameter(name="format", description="CSV, or Parquet where the hub has gpudeck[export]")
 ]
-_Host = Annotated[str | None, QueryParameter(max_length=384, description="Only this host, by name or id")]
-_Gpu = Annotated[str | None, QueryParameter(max_length=256, description="Only this GPU, by its UUID")]
-_User = Annotated[str | None, QueryParameter(max_length=256, description="Only this user")]
 _ERRORS: Final = documented(ErrorBody, _NO_ANSWER, {404: "No such host or GPU, or no history is kept"}, status=400)
 
 
@@ -112,11 +109,11 @@ async def export_samples(
     *,
     request: HubRequest,
     history: TheHistory,
-    start: _Moment = "-24h",
-    end: _Moment = "now",
+    start: Time = "-24h",
+    end: Time = "now",
     form: _Format = "csv",
-    host: _Host = None,
-    gpu: _Gpu = None,
+    host: HostName = None,
+    gpu: GpuUuid = None,
     metric: Annotated[
         str | None, QueryParameter(max_length=4096, description="Only these metrics, with commas")
     ] = None,
@@ -152,12 +149,12 @@ async def export_runs(
     request: HubRequest,
     history: TheHistory,
     policy: ThePolicy,
-    start: _Moment = "-24h",
-    end: _Moment = "now",
+    start: Time = "-24h",
+    end: Time = "now",
     form: _Format = "csv",
-    host: _Host = None,
-    gpu: _Gpu = None,
-    user: _User = None,
+    host: HostName = None,
+    gpu: GpuUuid = None,
+    user: OnlyName = None,
 ) -> Stream:
     """Runs as a file, the newest first: programs that were on a GPU at some time from `start` until `end`."""
     history.check_kept()
@@ -190,13 +187,13 @@ async def export_usage(
     request: HubRequest,
     history: TheHistory,
     jobs: TheJobs,
-    start: _Moment = "-30d",
-    end: _Moment = "now",
+    start: Time = "-30d",
+    end: Time = "now",
     form: _Format = "csv",
     by: Annotated[By, QueryParameter(description="What a row stands for")] = "user",
-    host: _Host = None,
-    user: _User = None,
-    zone: Annotated[str, QueryParameter(max_length=64, description="Where days begin and end: an IANA name")] = "UTC",
+    host: HostName = None,
+    user: OnlyName = None,
+    zone: Zone = "UTC",
 ) -> Stream:
     """Usage by day as a file: a row a day and user, group, host or model, with the coverage of the day."""
     history.check_kept()
@@ -230,12 +227,12 @@ async def export_events(
     *,
     request: HubRequest,
     events: NamedDependency[EventLog],
-    start: _Moment = "-24h",
-    end: _Moment = "now",
+    start: Time = "-24h",
+    end: Time = "now",
     form: _Format = "csv",
-    host: _Host = None,
-    gpu: _Gpu = None,
-    user: _User = None,
+    host: HostName = None,
+    gpu: GpuUuid = None,
+    user: OnlyName = None,
 ) -> Stream:
     """Events as a file, the newest first."""
     begin, until = _read_span(start, end, clock.wall())

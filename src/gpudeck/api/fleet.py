@@ -18,21 +18,9 @@ from litestar.response import Stream
 from msgspec import Struct
 
 from gpudeck.api.access import ThePolicy, access, caller_of
-from gpudeck.api.answers import (
-    TIME,
-    TIME_SCHEMA,
-    HubRequest,
-    Limit,
-    Offset,
-    TheHub,
-    answer_in_parts,
-    answer_json,
-    answer_json_parts,
-    documented,
-    page_of,
-    read_time,
-)
+from gpudeck.api.answers import HubRequest, TheHub, answer_in_parts, answer_json, answer_json_parts, documented
 from gpudeck.api.history import TheHistory, cache_past
+from gpudeck.api.parameters import TIME, TIME_SCHEMA, HostName, Limit, Offset, OnlyName, page_of, read_time
 from gpudeck.api.past import encode_past, read_context, read_metrics
 from gpudeck.api.services import TheServices
 from gpudeck.fleet.columns import (
@@ -206,9 +194,7 @@ SETTLED_SECONDS = 300
     "/api/v1/fleet",
     opt=access("read"),
     responses=documented(
-        Fleet | FleetColumns | PastFleet,
-        "The whole fleet as of the last second, or as it was recorded at `at`",
-        {400: "No such shape, metric or moment", 404: "With `at`: the hub keeps no history"},
+        Fleet | FleetColumns | PastFleet, "The whole fleet as of the last second, or as it was recorded at `at`"
     ),
 )
 async def read_fleet(
@@ -264,15 +250,11 @@ async def read_totals(hub: TheHub) -> Totals:
 _encoder = msgspec.json.Encoder()
 GPUS_AT_ONCE = 256
 
-_Text = Annotated[str | None, QueryParameter(max_length=256)]
-
 
 @get(
     "/api/v1/gpus",
     opt=access("read"),
-    responses=documented(
-        GpuList, "The GPUs that match, by host and index", {400: "A filter that cannot be understood"}
-    ),
+    responses=documented(GpuList, "The GPUs that match, by host and index"),
 )
 async def list_gpus(
     *,
@@ -286,9 +268,9 @@ async def list_gpus(
         str | None,
         QueryParameter(description="At least this much memory, in GiB: 40G", schema_extra={"pattern": AMOUNT}),
     ] = None,
-    model: _Text = None,
-    user: _Text = None,
-    host: _Text = None,
+    model: OnlyName = None,
+    user: OnlyName = None,
+    host: HostName = None,
     limit: Limit = None,
     offset: Offset = 0,
 ) -> Stream:

@@ -4,11 +4,12 @@ from typing import Annotated
 
 import msgspec
 from litestar import Response, get
-from litestar.params import PathParameter, QueryParameter
+from litestar.params import QueryParameter
 
 from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documented
 from gpudeck.api.hosts import explain_missing
+from gpudeck.api.parameters import HostPath
 from gpudeck.api.services import TheServices
 from gpudeck.model import clock
 from gpudeck.model.gpu_state import HostHealth, judge_host
@@ -19,12 +20,12 @@ MAX_GPUS = 256
 @get(
     "/api/v1/hosts/{host:str}/health",
     opt=access("read"),
-    responses=documented(HostHealth, "The verdict, with the reasons", {404: "No such host"}),
+    responses=documented(HostHealth, "The verdict, with the reasons"),
 )
 async def read_host_health(
     request: HubRequest,
     services: TheServices,
-    host: Annotated[str, PathParameter(description="A host's name or id")],
+    host: HostPath,
     gpu: Annotated[
         list[str] | None,
         QueryParameter(

@@ -19,8 +19,9 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from gpudeck.api.access import access
-from gpudeck.api.answers import TIME, TIME_SCHEMA, HubRequest, answer_json, documented, read_time, respond
+from gpudeck.api.answers import HubRequest, answer_json, documented, respond
 from gpudeck.api.login import TheJobs
+from gpudeck.api.parameters import GpuUuid, HostName, JobLabel, OnlyName, Time, Zone, ZonedTime, read_time
 from gpudeck.history.base import (
     MAX_POINTS,
     Heat,
@@ -56,16 +57,8 @@ T = TypeVar("T")
 A = TypeVar("A", bound=Response[Any])
 _asker: ContextVar[Hashable] = ContextVar("asker", default=None)
 _Metric = Annotated[str, QueryParameter(max_length=128, description="Such as utilization_percent or host_cpu_percent")]
-_Time = Annotated[str, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
-_Name = Annotated[str | None, QueryParameter(max_length=256)]
 _LARGE_BODY = 1_000_000
 """Bytes: to hash more takes longer than a millisecond."""
-
-_UsageTime = Annotated[
-    str, QueryParameter(max_length=64, description=f"{TIME}; a date alone begins in the zone", schema_extra=TIME_SCHEMA)
-]
-_OnlyName = Annotated[str | None, QueryParameter(max_length=256, description="Only this one")]
-_NO_ANSWER = "A question that has no answer: its code says why, its hint what is possible"
 
 
 def note_asker(asker: Hashable) -> None:
@@ -164,19 +157,15 @@ def _digest(parts: Iterable[bytes]) -> str:
 @get(
     "/api/v1/history",
     opt=access("read"),
-    responses=documented(
-        Answer,
-        "Points of time, mean, smallest and largest value; none where nothing was observed",
-        {400: _NO_ANSWER, 404: "No such GPU, host or run, or the hub keeps no history"},
-    ),
+    responses=documented(Answer, "Points of time, mean, smallest and largest value; none where nothing was observed"),
 )
 async def read_history(
     *,
     request: HubRequest,
     history: TheHistory,
     metric: _Metric,
-    start: _Time = "-24h",
-    end: _Time = "now",
+    start: Time = "-24h",
+    end: Time = "now",
     points: Annotated[
         int,
         QueryParameter(
@@ -184,9 +173,9 @@ async def read_history(
             schema_extra={"minimum": 1, "maximum": MAX_POINTS},
         ),
     ] = 500,
-    gpu: Annotated[str | None, QueryParameter(max_length=256, description="A GPU's uuid")] = None,
-    host: Annotated[str | None, QueryParameter(max_length=256, description="A host's name or id")] = None,
-    user: _Name = None,
+    gpu: GpuUuid = None,
+    host: HostName = None,
+    user: OnlyName = None,
     run: Annotated[int | None, QueryParameter(description="The id of a run")] = None,
     fleet: Annotated[bool, QueryParameter(description="All hosts together")] = False,
     by: Annotated[
@@ -206,17 +195,15 @@ async def read_history(
     "/api/v1/history/overview",
     opt=access("read"),
     responses=documented(
-        Overview,
-        "Curves of the fleet, its usage, and a map of its hosts; `until` is when the figures end",
-        {400: _NO_ANSWER, 404: "The hub keeps no history"},
+        Overview, "Curves of the fleet, its usage, and a map of its hosts; `until` is when the figures end"
     ),
 )
 async def read_overview(
     *,
     request: HubRequest,
     history: TheHistory,
-    start: _UsageTime = "-7d",
-    end: _UsageTime = "now",
+    start: ZonedTime = "-7d",
+    end: ZonedTime = "now",
     by: Annotated[By, QueryParameter(description="What a row of the usage stands for")] = "user",
     points: Annotated[
         int,
@@ -225,7 +212,7 @@ async def read_overview(
             schema_extra={"minimum": 1, "maximum": MAX_POINTS},
         ),
     ] = 300,
-    zone: Annotated[str, QueryParameter(max_length=64, description="Where days begin and end: an IANA name")] = "UTC",
+    zone: Zone = "UTC",
     heat: Annotated[bool, QueryParameter(description="Also utilization as a map of hosts × time")] = True,
 ) -> Response[bytes]:
     """The fleet in a period, as the History page shows it: GPUs by state, utilization, power, usage by `by` with the
@@ -243,19 +230,15 @@ async def read_overview(
 @get(
     "/api/v1/history/heat",
     opt=access("read"),
-    responses=documented(
-        Heat,
-        "A row a host, a column a step; null where nothing was observed",
-        {400: _NO_ANSWER, 404: "The hub keeps no history"},
-    ),
+    responses=documented(Heat, "A row a host, a column a step; null where nothing was observed"),
 )
 async def read_heat(
     *,
     request: HubRequest,
     history: TheHistory,
     metric: _Metric,
-    start: _Time = "-7d",
-    end: _Time = "now",
+    start: Time = "-7d",
+    end: Time = "now",
     step: Annotated[
         int,
         QueryParameter(
@@ -273,11 +256,7 @@ async def read_heat(
 @get(
     "/api/v1/usage",
     opt=access("read"),
-    responses=documented(
-        Usage,
-        "A row a user, group, host or model, or a name of jobs, and how much was observed",
-        {400: _NO_ANSWER, 404: "No such host, or the hub keeps no history"},
-    ),
+    responses=documented(Usage, "A row a user, group, host or model, or a name of jobs, and how much was observed"),
 )
 async def read_usage(
     *,
@@ -288,15 +267,15 @@ async def read_usage(
         UsageBy,
         QueryParameter(description="What a row stands for. Accounts, partitions, namespaces and labels are of jobs"),
     ] = "user",
-    label: Annotated[str | None, QueryParameter(max_length=256, description="The label, with by=label")] = None,
-    start: _UsageTime = "-30d",
-    end: _UsageTime = "now",
-    user: _OnlyName = None,
-    host: _OnlyName = None,
-    model: _OnlyName = None,
-    group: _OnlyName = None,
+    label: JobLabel = None,
+    start: ZonedTime = "-30d",
+    end: ZonedTime = "now",
+    user: OnlyName = None,
+    host: HostName = None,
+    model: OnlyName = None,
+    group: OnlyName = None,
     daily: Annotated[bool, QueryParameter(description="Also each day by itself")] = False,
-    zone: Annotated[str, QueryParameter(max_length=64, description="Where days begin and end: an IANA name")] = "UTC",
+    zone: Zone = "UTC",
     format: Annotated[Literal["json", "csv"], QueryParameter(description="JSON, or CSV for spreadsheets")] = "json",  # noqa: A002
 ) -> Response[bytes]:
     """GPU-hours, active hours, idle hours, energy and cost; with a scheduler also allocated time. Without a range, the

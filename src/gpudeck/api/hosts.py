@@ -22,25 +22,16 @@ from litestar.exceptions import (
     NotFoundException,
     ValidationException,
 )
-from litestar.params import JSONBody, PathParameter, QueryParameter
+from litestar.params import JSONBody, QueryParameter
 from litestar.response import Stream
 from msgspec import Meta, Struct, field
 
 from gpudeck.alerts.manager import AlertManager
 from gpudeck.api.access import ThePolicy, access, caller_of
-from gpudeck.api.answers import (
-    HubRequest,
-    Limit,
-    Offset,
-    RequestRefused,
-    TheHub,
-    answer_in_parts,
-    answer_json,
-    documented,
-    page_of,
-)
+from gpudeck.api.answers import HubRequest, RequestRefused, TheHub, answer_in_parts, answer_json, documented
 from gpudeck.api.install import Installer
 from gpudeck.api.login import TheAuth
+from gpudeck.api.parameters import HostPath, Limit, Offset, page_of
 from gpudeck.auth.caller import NAME_LENGTH, is_for
 from gpudeck.auth.tokens import Tokens
 from gpudeck.discovery.managed import ORIGIN, ManagedHosts
@@ -330,7 +321,7 @@ class RemovedHost(Struct, frozen=True):
 @get(
     "/api/v1/hosts",
     opt=access("read"),
-    responses=documented(HostList, "The hosts that match, by name", {400: "A filter that cannot be understood"}),
+    responses=documented(HostList, "The hosts that match, by name"),
 )
 async def list_hosts(
     *,
@@ -354,12 +345,12 @@ async def list_hosts(
     return await answer_in_parts(request, make, {})
 
 
-@get("/api/v1/hosts/{host:str}", opt=access("read"), responses=documented(Host, "The host", {404: "No such host"}))
+@get("/api/v1/hosts/{host:str}", opt=access("read"), responses=documented(Host, "The host"))
 async def read_host(
     hub: TheHub,
     policy: ThePolicy,
     request: HubRequest,
-    host: Annotated[str, PathParameter(description="A host's name or id")],
+    host: HostPath,
 ) -> Response[bytes]:
     """One host with its GPUs and processes."""
     found = hub.fleet.find(host)
@@ -381,10 +372,7 @@ async def list_origins(hub: TheHub, host_admin: TheHostAdmin) -> HostOrigins:
     "/api/v1/hosts",
     opt=access("admin"),
     responses=documented(
-        AddedHosts,
-        "The hosts that are watched from now on",
-        {409: "A host of that name exists already"},
-        status=201,
+        AddedHosts, "The hosts that are watched from now on", {409: "A host of that name exists already"}, status=201
     ),
 )
 async def add_host(
@@ -402,9 +390,7 @@ async def add_host(
     "/api/v1/hosts/{host:str}",
     opt=access("admin"),
     status_code=200,
-    responses=documented(
-        RemovedHost, "The host is gone", {404: "No such host", 409: "A configuration file names that host"}
-    ),
+    responses=documented(RemovedHost, "The host is gone", {409: "A configuration file names that host"}),
 )
 async def remove_host(
     request: HubRequest,
@@ -413,7 +399,7 @@ async def remove_host(
     host_admin: TheHostAdmin,
     auth: TheAuth,
     removal: TheRemoval,
-    host: Annotated[str, PathParameter(description="A host's name or id")],
+    host: HostPath,
 ) -> Response[bytes]:
     """Stop watching a host that was added here, and forget it. One that still reports by itself with the token of all
     agents comes back with its next report."""
@@ -436,9 +422,7 @@ async def remove_host(
     "/api/v1/hosts",
     opt=access("admin"),
     status_code=200,
-    responses=documented(
-        RemovedHosts, "The hosts that were removed, or would be", {400: "Nothing says which hosts are meant"}
-    ),
+    responses=documented(RemovedHosts, "The hosts that were removed, or would be"),
 )
 async def remove_hosts(
     request: HubRequest,

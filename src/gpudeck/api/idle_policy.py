@@ -6,24 +6,14 @@ from typing import Annotated, Any
 import msgspec
 from litestar import Request, Response, delete, get, post
 from litestar.exceptions import ValidationException
-from litestar.params import JSONBody, PathParameter, QueryParameter
+from litestar.params import JSONBody, PathParameter
 from msgspec import Meta, Struct, field
 
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import (
-    TIME,
-    TIME_SCHEMA,
-    HubRequest,
-    Length,
-    RequestRefused,
-    answer_json,
-    documented,
-    read_length,
-    read_time,
-    respond,
-)
+from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documented, respond
 from gpudeck.api.history import TheHistory
 from gpudeck.api.login import AuthRequest, TheAuth, TheJobs
+from gpudeck.api.parameters import Length, Time, read_length, read_time
 from gpudeck.api.services import ApiServices, TheServices
 from gpudeck.history.base import IdleQuery, Store, UsageQuery
 from gpudeck.history.time_range import check_range
@@ -41,7 +31,6 @@ from gpudeck.schedulers.job_store import JobQuery
 
 _MAX_JOBS = 100_000
 _Number = Annotated[int, PathParameter(ge=1, le=2**63 - 1, description="Its id")]
-_Time = Annotated[str, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
 
 
 class NewKeep(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -84,8 +73,8 @@ async def dry_run_idle_policy(
     history: TheHistory,
     jobs: TheJobs,
     services: TheServices,
-    start: _Time = "-30d",
-    end: _Time = "now",
+    start: Time = "-30d",
+    end: Time = "now",
 ) -> Response[bytes]:
     """What the rules as they are now would have done in the past, to whom, and what it would have saved. Nothing is
     sent. Without a range, the last 30 days."""

@@ -11,9 +11,10 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import TIME, TIME_SCHEMA, HubRequest, RequestRefused, answer_json, documented, read_time
+from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documented
 from gpudeck.api.history import TheHistory
 from gpudeck.api.login import TheAuth, TheJobs
+from gpudeck.api.parameters import TIME, TIME_SCHEMA, AtMost, OnlyName, read_time
 from gpudeck.api.services import TheServices
 from gpudeck.api.verdicts import judge_jobs
 from gpudeck.events.log import EventLog
@@ -23,8 +24,6 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.job import MAX_IMPORTED, ImportedJob, JobImport, JobList, JobReports
 from gpudeck.schedulers.job_report import add_stretches
 from gpudeck.schedulers.job_store import JobQuery, import_jobs
-
-_Name = Annotated[str | None, QueryParameter(max_length=256, description="Only jobs of this one")]
 
 
 @get(
@@ -36,11 +35,11 @@ async def list_jobs(
     *,
     request: HubRequest,
     jobs: TheJobs,
-    user: _Name = None,
-    account: _Name = None,
-    partition: _Name = None,
-    namespace: _Name = None,
-    scheduler: _Name = None,
+    user: OnlyName = None,
+    account: OnlyName = None,
+    partition: OnlyName = None,
+    namespace: OnlyName = None,
+    scheduler: OnlyName = None,
     job_state: Annotated[
         Literal["running", "ended"] | None,
         QueryParameter(name="state", description="`running`: those that have not ended"),
@@ -54,7 +53,7 @@ async def list_jobs(
     before: Annotated[
         float | None, QueryParameter(description="Only jobs that started before: `next` of a page")
     ] = None,
-    limit: Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many")] = 100,
+    limit: AtMost = 100,
 ) -> Response[bytes]:
     """Jobs that had GPUs of this fleet, with what of them was used."""
     now = clock.wall()
@@ -78,9 +77,7 @@ async def list_jobs(
 @get(
     ["/api/v1/jobs/{job:str}", "/api/v1/jobs/{namespace:str}/{job:str}"],
     opt=access("read"),
-    responses=documented(
-        JobReports, "The starts of the job, the newest first", {404: "No such job, or it is no longer kept"}
-    ),
+    responses=documented(JobReports, "The starts of the job, the newest first"),
 )
 async def read_job(
     *,
@@ -91,7 +88,7 @@ async def read_job(
     services: TheServices,
     job: Annotated[str, PathParameter(description="4711, 4711_3, SLURM_JOB_ID of a task, or the name of a pod")],
     namespace: Annotated[str | None, PathParameter(description="The namespace of a pod")] = None,
-    scheduler: Annotated[str | None, QueryParameter(max_length=256, description="Only this scheduler's")] = None,
+    scheduler: OnlyName = None,
 ) -> Response[bytes]:
     """The report of a job, while it runs and afterwards: allocation, usage of each GPU, idle stretches, energy, cost,
     and a verdict. The id of an array has the reports of its tasks."""
@@ -119,7 +116,7 @@ class NewJobs(Struct, frozen=True, forbid_unknown_fields=True):
     "/api/v1/jobs/import",
     status_code=200,
     opt=access("admin"),
-    responses=documented(JobImport, "What was imported, and what was not", {400: "The request is invalid"}),
+    responses=documented(JobImport, "What was imported, and what was not"),
 )
 async def add_jobs(request: HubRequest, jobs: TheJobs, auth: TheAuth, data: JSONBody[NewJobs]) -> JobImport:
     """Add jobs that have ended, as another monitor has measured them. Those whose GPUs are known here stay."""

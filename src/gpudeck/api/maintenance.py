@@ -11,8 +11,9 @@ from litestar.params import JSONBody, PathParameter
 from msgspec import Meta, Struct, field
 
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import Length, Moment, documented, read_length, read_moment
+from gpudeck.api.answers import documented
 from gpudeck.api.login import AuthRequest, TheAuth
+from gpudeck.api.parameters import HostPath, Length, Moment, read_length, read_moment
 from gpudeck.api.services import TheServices
 from gpudeck.maintenance.service import MAX_NOTE, HostNotes, MaintenanceRequest, MaintenanceWindows, event_of
 from gpudeck.model import clock
@@ -29,7 +30,7 @@ from gpudeck.model.view import HostNote
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.store import ReservationQuery
 
-_REFUSED = {404: "No such host or GPU", 409: "Two hosts have that name, or too many"}
+_REFUSED = {409: "Two hosts have that name, or too many"}
 _Number = Annotated[int, PathParameter(ge=1, le=2**63 - 1, description="Its id")]
 
 TheWindows = NamedDependency[MaintenanceWindows]
@@ -83,7 +84,7 @@ async def plan_maintenance(
     "/api/v1/maintenance/{number:int}",
     status_code=200,
     opt=access("admin"),
-    responses=documented(ShownMaintenance, "The window as it was", {404: "No such maintenance"}),
+    responses=documented(ShownMaintenance, "The window as it was"),
 )
 async def end_maintenance(
     request: AuthRequest, number: _Number, auth: TheAuth, maintenance: TheWindows, services: TheServices
@@ -117,12 +118,12 @@ class NoteAnswer(Struct, frozen=True):
     "/api/v1/hosts/{host:str}/note",
     status_code=200,
     opt=access("admin"),
-    responses=documented(NoteAnswer, "The note as it is now", {400: "The text is too long", 404: "No such host"}),
+    responses=documented(NoteAnswer, "The note as it is now"),
 )
 async def write_note(
     *,
     request: AuthRequest,
-    host: Annotated[str, PathParameter(description="A host's name or id")],
+    host: HostPath,
     data: JSONBody[NewNote],
     auth: TheAuth,
     notes: TheNotes,

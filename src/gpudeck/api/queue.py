@@ -66,7 +66,7 @@ async def join_queue(request: AuthRequest, data: JSONBody[NewRequest], auth: The
 @get(
     "/api/v1/queue/{number:int}",
     opt=access("user"),
-    responses=documented(QueuePosition, "The position in the queue", {404: "No such request: join the queue again"}),
+    responses=documented(QueuePosition, "The position in the queue"),
 )
 async def read_queue_position(
     request: AuthRequest,
@@ -90,7 +90,7 @@ async def read_queue_position(
     "/api/v1/queue/{number:int}",
     status_code=200,
     opt=access("user"),
-    responses=documented(Done, "The place, or what was granted, is given up", {404: "No such request"}),
+    responses=documented(Done, "The place, or what was granted, is given up"),
 )
 async def leave_queue(request: AuthRequest, number: _Number, auth: TheAuth, queue: TheQueue) -> Done:
     """Leave the line, or give back what was granted."""
@@ -151,12 +151,7 @@ async def list_watches(
 @post(
     "/api/v1/watches",
     opt=access("user"),
-    responses=documented(
-        WatchView,
-        "You get one notification",
-        {400: "Invalid request", 409: "Too many watches"},
-        status=201,
-    ),
+    responses=documented(WatchView, "You get one notification", {409: "Too many watches"}, status=201),
 )
 async def add_watch(
     request: AuthRequest, data: JSONBody[NewWatch], auth: TheAuth, watches: TheWatches, services: TheServices
@@ -178,7 +173,7 @@ async def add_watch(
     "/api/v1/watches/{number:int}",
     status_code=200,
     opt=access("user"),
-    responses=documented(Done, "The watch is removed", {404: "No such watch"}),
+    responses=documented(Done, "The watch is removed"),
 )
 async def remove_watch(
     request: AuthRequest,

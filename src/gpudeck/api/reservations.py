@@ -24,20 +24,20 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct, field
 
 from gpudeck.api.access import UNKNOWN_TOKEN, ThePolicy, access, caller_of
-from gpudeck.api.answers import (
-    TIME,
-    TIME_SCHEMA,
-    HubRequest,
+from gpudeck.api.answers import HubRequest, answer_json, documented
+from gpudeck.api.login import AuthRequest, TheAuth
+from gpudeck.api.parameters import (
+    GpuUuid,
+    HostName,
     Length,
+    MaybeTime,
     Moment,
-    answer_json,
-    documented,
+    OnlyName,
     read_amount,
     read_length,
     read_moment,
     read_time,
 )
-from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller
 from gpudeck.fleet.hub import Hub
@@ -74,8 +74,6 @@ _ONE_OF = "give one of gpus, host (with indexes) and any"
 ANONYMOUS_BURST = 20
 STRANGERS_PER_SECOND = 1 / 60
 """How much is reserved, changed and given back from one address without an account."""
-_Time = Annotated[str | None, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
-_Name = Annotated[str | None, QueryParameter(max_length=256)]
 _Uuids = Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(min_length=1, max_length=MAX_GPUS)]
 _Indexes = Annotated[
     list[Annotated[int, Meta(ge=0, le=9999)] | Annotated[str, Meta(pattern=r"^[0-9]{1,4}(\.[0-9]{1,4})?$")]],
@@ -94,7 +92,6 @@ KEPT_SECONDS = 31 * 86_400.0
 _FEED = ResponseSpec(
     str, description="The reservations (RFC 5545)", generate_examples=False, media_type="text/calendar"
 )
-_OnlyName = Annotated[str | None, QueryParameter(max_length=256, description="Only this one's")]
 
 
 class RefusedReservation(Struct, frozen=True, omit_defaults=True):
@@ -350,11 +347,11 @@ async def list_reservations(
     *,
     request: HubRequest,
     reservations: TheReservations,
-    start: _Time = None,
-    end: _Time = None,
-    host: Annotated[str | None, QueryParameter(max_length=256, description="A host's name")] = None,
-    gpu: Annotated[str | None, QueryParameter(max_length=256, description="A GPU's uuid")] = None,
-    user: _Name = None,
+    start: MaybeTime = None,
+    end: MaybeTime = None,
+    host: HostName = None,
+    gpu: GpuUuid = None,
+    user: OnlyName = None,
     limit: Annotated[int, QueryParameter(ge=1, le=MAX_LISTED, description="At most so many")] = MAX_LISTED,
 ) -> Response[bytes]:
     """Who has which GPUs when. Without a range, from now on."""
@@ -479,11 +476,11 @@ async def find_next_free(
         ),
     ] = None,
     model: Annotated[str | None, QueryParameter(max_length=256, description="Any part of the model's name")] = None,
-    host: _Name = None,
+    host: HostName = None,
     same_host: Annotated[bool, QueryParameter(description="All of them on one host")] = False,
     mig: Annotated[bool, QueryParameter(description="MIG slices only")] = False,
     allow_mig: Annotated[bool, QueryParameter(description="With memory: MIG slices that have that much, too")] = False,
-    start: _Time = None,
+    start: MaybeTime = None,
 ) -> NextFree:
     """When so many GPUs are free for so long."""
     now = reservations.now()
@@ -554,8 +551,8 @@ async def read_calendar(
     auth: TheAuth,
     policy: ThePolicy,
     reservations: TheReservations,
-    user: _OnlyName = None,
-    host: _OnlyName = None,
+    user: OnlyName = None,
+    host: HostName = None,
     token: Annotated[str | None, QueryParameter(max_length=1024, description="A token with the role calendar")] = None,
 ) -> Response[bytes]:
     """The reservations as a calendar to subscribe to: all, a user's or a host's; the last month and all to come.

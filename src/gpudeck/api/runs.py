@@ -9,27 +9,22 @@ from litestar.di import NamedDependency
 from litestar.params import PathParameter, QueryParameter
 
 from gpudeck.api.access import ThePolicy, access, caller_of
-from gpudeck.api.answers import TIME, TIME_SCHEMA, HubRequest, answer_json, documented, read_time
+from gpudeck.api.answers import HubRequest, answer_json, documented
 from gpudeck.api.history import TheHistory
+from gpudeck.api.parameters import AtMost, GpuUuid, HostName, MaybeTime, OnlyName, read_time
 from gpudeck.api.verdicts import judge_runs
 from gpudeck.events.log import EventLog
 from gpudeck.fleet.visibility import HIDDEN, Visibility
 from gpudeck.history.base import HistoryRefused, RunsQuery
 from gpudeck.model.job import Run, Runs
 
-_Time = Annotated[str | None, QueryParameter(max_length=64, description=TIME, schema_extra=TIME_SCHEMA)]
-_Name = Annotated[str | None, QueryParameter(max_length=256)]
 _LARGEST = 2**63 - 1
 
 
 @get(
     "/api/v1/runs",
     opt=access("read"),
-    responses=documented(
-        Runs,
-        "The newest first; `next` is the `before` of the next page",
-        {400: "A question that has no answer", 404: "No such GPU or host, or the hub keeps no history"},
-    ),
+    responses=documented(Runs, "The newest first; `next` is the `before` of the next page"),
 )
 async def list_runs(
     *,
@@ -37,13 +32,13 @@ async def list_runs(
     history: TheHistory,
     events: NamedDependency[EventLog],
     policy: ThePolicy,
-    start: _Time = None,
-    end: _Time = None,
-    user: _Name = None,
-    host: _Name = None,
-    gpu: _Name = None,
+    start: MaybeTime = None,
+    end: MaybeTime = None,
+    user: OnlyName = None,
+    host: HostName = None,
+    gpu: GpuUuid = None,
     now: Annotated[bool, QueryParameter(description="Only those that are there now")] = False,
-    limit: Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many")] = 100,
+    limit: AtMost = 100,
     before: Annotated[int | None, QueryParameter(ge=1, le=_LARGEST, description="Only runs older than this id")] = None,
     verdict: Annotated[bool, QueryParameter(description="Also the verdict on each run: takes longer")] = False,
 ) -> Response[bytes]:
@@ -62,7 +57,7 @@ async def list_runs(
 @get(
     "/api/v1/runs/{run:int}",
     opt=access("read"),
-    responses=documented(Run, "The run", {404: "No such run, or no history is kept"}),
+    responses=documented(Run, "The run"),
 )
 async def read_run(
     request: HubRequest,

@@ -199,6 +199,7 @@ DELTAS = (StreamDelta, OverviewDelta)
 
 
 _EVERYWHERE = {
+    "400": "The request is invalid",
     "401": "Not authenticated: log in, or send a token",
     "403": "Not allowed for this role",
     "404": "Not found",
@@ -519,8 +520,8 @@ def _complete(path: str, operations: dict[str, Any], levels: dict[tuple[str, str
 
 def _answers(operation: dict[str, Any]) -> dict[str, Any]:
     told: dict[str, Any] = dict(operation["responses"])
-    if "400" in told and "ErrorBody" not in str(told["400"]):
-        told["400"] = _error("The request is invalid")
+    if "ErrorBody" not in str(told.get("400")):
+        told.pop("400", None)
     if any(parameter["name"] == "format" for parameter in operation.get("parameters", ())):
         told["200"] = told["200"] | {"content": told["200"]["content"] | _SHEET | _parquet(operation)}
     return {status: _error(why) for status, why in _EVERYWHERE.items()} | told

@@ -8,9 +8,10 @@ from litestar.params import QueryParameter
 from msgspec.structs import replace
 
 from gpudeck.api.access import access
-from gpudeck.api.answers import TIME, TIME_SCHEMA, HubRequest, documented, read_time
+from gpudeck.api.answers import HubRequest, documented
 from gpudeck.api.history import HistoryQueries, TheHistory, answer_past
 from gpudeck.api.login import TheJobs
+from gpudeck.api.parameters import HostName, JobLabel, OnlyName, Zone, ZonedTime, read_time
 from gpudeck.api.services import TheServices
 from gpudeck.fleet.state import FleetState
 from gpudeck.history.base import ModelSize, Store, UsageQuery
@@ -19,11 +20,6 @@ from gpudeck.history.waste import before_of, describe_waste
 from gpudeck.model.usage import Usage, UsageBy, Waste
 from gpudeck.schedulers.job_report import JobReporter
 from gpudeck.schedulers.job_usage import JOB_NAMES
-
-_Time = Annotated[
-    str, QueryParameter(max_length=64, description=f"{TIME}; a date alone begins in the zone", schema_extra=TIME_SCHEMA)
-]
-_OnlyName = Annotated[str | None, QueryParameter(max_length=256, description="Only this one")]
 
 
 @get(
@@ -42,14 +38,14 @@ async def read_waste(
     jobs: TheJobs,
     services: TheServices,
     by: Annotated[UsageBy, QueryParameter(description="What a row stands for, as of `/api/v1/usage`")] = "user",
-    label: Annotated[str | None, QueryParameter(max_length=256, description="The label, with by=label")] = None,
-    start: _Time = "-30d",
-    end: _Time = "now",
-    user: _OnlyName = None,
-    host: _OnlyName = None,
-    model: _OnlyName = None,
-    group: _OnlyName = None,
-    zone: Annotated[str, QueryParameter(max_length=64, description="Where days begin: an IANA name")] = "UTC",
+    label: JobLabel = None,
+    start: ZonedTime = "-30d",
+    end: ZonedTime = "now",
+    user: OnlyName = None,
+    host: HostName = None,
+    model: OnlyName = None,
+    group: OnlyName = None,
+    zone: Zone = "UTC",
 ) -> Response[bytes]:
     """GPU-hours that were idle, allocated and not used, or on a larger GPU than needed, their cost, the same hours in
     the period before, and what could have been released after an hour. Without a range, the last 30 days."""

@@ -6994,6 +6994,15 @@ export interface operations {
                     "application/json": components["schemas"]["About"];
                 };
             };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
@@ -7066,6 +7075,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AccountList"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description Not authenticated: log in, or send a token */
@@ -7394,7 +7412,7 @@ export interface operations {
                 state?: string;
                 /** @description One word, or several with commas: any of them fits */
                 severity?: string | null;
-                /** @description A host's name or id */
+                /** @description Only this host, by its name or id */
                 host?: string | null;
                 /** @description The name of a rule */
                 rule?: string | null;
@@ -7503,7 +7521,7 @@ export interface operations {
                     "application/json": components["schemas"]["AcknowledgedAlerts"];
                 };
             };
-            /** @description No ids, or more than 1000 */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7579,7 +7597,7 @@ export interface operations {
                 start?: string | unknown | unknown | unknown;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
                 end?: string | unknown | unknown | unknown;
-                /** @description Only this host: name or id */
+                /** @description Only this host, by its name or id */
                 host?: string | null;
             };
             header?: never;
@@ -7597,7 +7615,7 @@ export interface operations {
                     "application/json": components["schemas"]["AlertTest"];
                 };
             };
-            /** @description No such rule, or an expression with a mistake */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7624,7 +7642,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such host, or the hub keeps no history */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7684,7 +7702,7 @@ export interface operations {
                     "application/json": components["schemas"]["AlertList"];
                 };
             };
-            /** @description No ids, or more than 1000 */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7797,7 +7815,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such alert fires */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8464,9 +8482,9 @@ export interface operations {
                 start?: (unknown | unknown | unknown) | string | null;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
                 end?: (unknown | unknown | unknown) | string | null;
-                /** @description A host's name or id */
+                /** @description Only this host, by its name or id */
                 host?: string | null;
-                /** @description A GPU's uuid */
+                /** @description Only this GPU, by its UUID */
                 gpu?: string | null;
                 /** @description Only this user, by the login name */
                 user?: string | null;
@@ -8573,11 +8591,11 @@ export interface operations {
                 end?: string | unknown | unknown | unknown;
                 /** @description CSV, or Parquet where the hub has gpudeck[export] */
                 format?: "csv" | "parquet";
-                /** @description Only this host, by name or id */
+                /** @description Only this host, by its name or id */
                 host?: string | null;
                 /** @description Only this GPU, by its UUID */
                 gpu?: string | null;
-                /** @description Only this user */
+                /** @description Only this user, by the login name */
                 user?: string | null;
             };
             header?: never;
@@ -8670,11 +8688,11 @@ export interface operations {
                 end?: string | unknown | unknown | unknown;
                 /** @description CSV, or Parquet where the hub has gpudeck[export] */
                 format?: "csv" | "parquet";
-                /** @description Only this host, by name or id */
+                /** @description Only this host, by its name or id */
                 host?: string | null;
                 /** @description Only this GPU, by its UUID */
                 gpu?: string | null;
-                /** @description Only this user */
+                /** @description Only this user, by the login name */
                 user?: string | null;
             };
             header?: never;
@@ -8767,7 +8785,7 @@ export interface operations {
                 end?: string | unknown | unknown | unknown;
                 /** @description CSV, or Parquet where the hub has gpudeck[export] */
                 format?: "csv" | "parquet";
-                /** @description Only this host, by name or id */
+                /** @description Only this host, by its name or id */
                 host?: string | null;
                 /** @description Only this GPU, by its UUID */
                 gpu?: string | null;
@@ -8866,9 +8884,9 @@ export interface operations {
                 format?: "csv" | "parquet";
                 /** @description What a row stands for */
                 by?: "user" | "group" | "host" | "model";
-                /** @description Only this host, by name or id */
+                /** @description Only this host, by its name or id */
                 host?: string | null;
-                /** @description Only this user */
+                /** @description Only this user, by the login name */
                 user?: string | null;
                 /** @description Where days begin and end: an IANA name */
                 zone?: string;
@@ -9066,7 +9084,7 @@ export interface operations {
                     "application/json": components["schemas"]["Fleet"] | components["schemas"]["FleetColumns"] | components["schemas"]["PastFleet"];
                 };
             };
-            /** @description No such shape, metric or moment */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9093,7 +9111,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description With `at`: the hub keeps no history */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9164,7 +9182,7 @@ export interface operations {
                     "application/json": components["schemas"]["GpuList"];
                 };
             };
-            /** @description A filter that cannot be understood */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9240,9 +9258,9 @@ export interface operations {
                 end?: string | unknown | unknown | unknown;
                 /** @description About so many points, at most 5000: the step is a round one */
                 points?: number;
-                /** @description A GPU's uuid */
+                /** @description Only this GPU, by its UUID */
                 gpu?: string | null;
-                /** @description A host's name or id */
+                /** @description Only this host, by its name or id */
                 host?: string | null;
                 /** @description Only this user, by the login name */
                 user?: string | null;
@@ -9268,7 +9286,7 @@ export interface operations {
                     "application/json": components["schemas"]["Answer"];
                 };
             };
-            /** @description A question that has no answer: its code says why, its hint what is possible */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9295,7 +9313,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such GPU, host or run, or the hub keeps no history */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9360,7 +9378,7 @@ export interface operations {
                     "application/json": components["schemas"]["Heat"];
                 };
             };
-            /** @description A question that has no answer: its code says why, its hint what is possible */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9387,7 +9405,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description The hub keeps no history */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9456,7 +9474,7 @@ export interface operations {
                     "application/json": components["schemas"]["Overview"];
                 };
             };
-            /** @description A question that has no answer: its code says why, its hint what is possible */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9483,7 +9501,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description The hub keeps no history */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -9537,6 +9555,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["HostOrigins"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description Not authenticated: log in, or send a token */
@@ -9620,7 +9647,7 @@ export interface operations {
                     "application/json": components["schemas"]["HostList"];
                 };
             };
-            /** @description A filter that cannot be understood */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9808,7 +9835,7 @@ export interface operations {
                     "application/json": components["schemas"]["RemovedHosts"];
                 };
             };
-            /** @description Nothing says which hosts are meant */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9921,7 +9948,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such host */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10007,7 +10034,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such host */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10105,7 +10132,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such host */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10168,7 +10195,7 @@ export interface operations {
                     "application/json": components["schemas"]["NoteAnswer"];
                 };
             };
-            /** @description The text is too long */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -10195,7 +10222,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such host */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10249,6 +10276,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["IdlePolicyState"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description Not authenticated: log in, or send a token */
@@ -10398,15 +10434,15 @@ export interface operations {
     listJobs: {
         parameters: {
             query?: {
-                /** @description Only jobs of this one */
+                /** @description Only this user, by the login name */
                 user?: string | null;
-                /** @description Only jobs of this one */
+                /** @description Only this account of a scheduler */
                 account?: string | null;
-                /** @description Only jobs of this one */
+                /** @description Only this partition of a scheduler */
                 partition?: string | null;
-                /** @description Only jobs of this one */
+                /** @description Only this namespace */
                 namespace?: string | null;
-                /** @description Only jobs of this one */
+                /** @description Only this scheduler */
                 scheduler?: string | null;
                 /** @description `running`: those that have not ended */
                 state?: "running" | "ended" | null;
@@ -10587,7 +10623,7 @@ export interface operations {
     readJobByJob: {
         parameters: {
             query?: {
-                /** @description Only this scheduler's */
+                /** @description Only this scheduler */
                 scheduler?: string | null;
             };
             header?: never;
@@ -10635,7 +10671,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such job, or it is no longer kept */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10676,7 +10712,7 @@ export interface operations {
     readJobByNamespaceJob: {
         parameters: {
             query?: {
-                /** @description Only this scheduler's */
+                /** @description Only this scheduler */
                 scheduler?: string | null;
             };
             header?: never;
@@ -10726,7 +10762,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such job, or it is no longer kept */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10780,6 +10816,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["KeepList"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description Not authenticated: log in, or send a token */
@@ -11384,6 +11429,15 @@ export interface operations {
                     "application/json": components["schemas"]["TrialList"];
                 };
             };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
@@ -11717,6 +11771,15 @@ export interface operations {
                     "application/json": components["schemas"]["Done"];
                 };
             };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
@@ -11789,6 +11852,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["MaintenanceList"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description Not authenticated: log in, or send a token */
@@ -11896,7 +11968,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such host or GPU */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11991,7 +12063,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such maintenance */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -12045,6 +12117,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Me"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description Not authenticated: log in, or send a token */
@@ -12119,6 +12200,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PersonalMutes"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description Not authenticated: log in, or send a token */
@@ -12369,6 +12459,15 @@ export interface operations {
                     "application/json": components["schemas"]["SessionList"];
                 };
             };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
@@ -12616,6 +12715,15 @@ export interface operations {
                     "application/json": components["schemas"]["Done"];
                 };
             };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
@@ -12688,6 +12796,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TokenList"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description Not authenticated: log in, or send a token */
@@ -12850,6 +12967,15 @@ export interface operations {
                     "application/json": components["schemas"]["KeptViews"];
                 };
             };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
@@ -13009,6 +13135,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["MuteList"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description Not authenticated: log in, or send a token */
@@ -13211,7 +13346,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such mute */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -13265,6 +13400,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["QueueList"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description Not authenticated: log in, or send a token */
@@ -13472,7 +13616,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such request: join the queue again */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -13558,7 +13702,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such request */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -13818,9 +13962,9 @@ export interface operations {
                 start?: (unknown | unknown | unknown) | string | null;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h` */
                 end?: (unknown | unknown | unknown) | string | null;
-                /** @description A host's name */
+                /** @description Only this host, by its name or id */
                 host?: string | null;
-                /** @description A GPU's uuid */
+                /** @description Only this GPU, by its UUID */
                 gpu?: string | null;
                 /** @description Only this user, by the login name */
                 user?: string | null;
@@ -14006,9 +14150,9 @@ export interface operations {
     readCalendar: {
         parameters: {
             query?: {
-                /** @description Only this one's */
+                /** @description Only this user, by the login name */
                 user?: string | null;
-                /** @description Only this one's */
+                /** @description Only this host, by its name or id */
                 host?: string | null;
                 /** @description A token with the role calendar */
                 token?: string | null;
@@ -14608,7 +14752,7 @@ export interface operations {
                     "application/json": components["schemas"]["Runs"];
                 };
             };
-            /** @description A question that has no answer */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -14635,7 +14779,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such GPU or host, or the hub keeps no history */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -14721,7 +14865,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such run, or no history is kept */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -14775,6 +14919,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TargetGroup"][];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description Not authenticated: log in, or send a token */
@@ -14849,6 +15002,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["SessionList"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description Not authenticated: log in, or send a token */
@@ -15052,6 +15214,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["TokenList"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description Not authenticated: log in, or send a token */
@@ -15301,6 +15472,15 @@ export interface operations {
                     "application/json": components["schemas"]["Totals"];
                 };
             };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
@@ -15368,13 +15548,13 @@ export interface operations {
                 start?: string | unknown | unknown | unknown;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
                 end?: string | unknown | unknown | unknown;
-                /** @description Only this one */
+                /** @description Only this user, by the login name */
                 user?: string | null;
-                /** @description Only this one */
+                /** @description Only this host, by its name or id */
                 host?: string | null;
-                /** @description Only this one */
+                /** @description Only models whose name contains this */
                 model?: string | null;
-                /** @description Only this one */
+                /** @description Only users of this group */
                 group?: string | null;
                 /** @description Also each day by itself */
                 daily?: boolean;
@@ -15399,7 +15579,7 @@ export interface operations {
                     "text/csv": string;
                 };
             };
-            /** @description A question that has no answer: its code says why, its hint what is possible */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -15426,7 +15606,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such host, or the hub keeps no history */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -15480,6 +15660,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Users"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description Not authenticated: log in, or send a token */
@@ -15549,15 +15738,15 @@ export interface operations {
                 start?: string | unknown | unknown | unknown;
                 /** @description Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`; a date alone begins in the zone */
                 end?: string | unknown | unknown | unknown;
-                /** @description Only this one */
+                /** @description Only this user, by the login name */
                 user?: string | null;
-                /** @description Only this one */
+                /** @description Only this host, by its name or id */
                 host?: string | null;
-                /** @description Only this one */
+                /** @description Only models whose name contains this */
                 model?: string | null;
-                /** @description Only this one */
+                /** @description Only users of this group */
                 group?: string | null;
-                /** @description Where days begin: an IANA name */
+                /** @description Where days begin and end: an IANA name */
                 zone?: string;
             };
             header?: never;
@@ -15748,7 +15937,7 @@ export interface operations {
                     "application/json": components["schemas"]["WatchView"];
                 };
             };
-            /** @description Invalid request */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -15870,7 +16059,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such watch */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -16104,6 +16293,15 @@ export interface operations {
                     "application/json": components["schemas"]["HubHealth"];
                 };
             };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
@@ -16178,6 +16376,15 @@ export interface operations {
                     "text/plain": unknown;
                 };
             };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
             /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
@@ -16250,6 +16457,15 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["Readiness"];
+                };
+            };
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
                 };
             };
             /** @description Not authenticated: log in, or send a token */
