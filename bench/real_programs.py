@@ -165,6 +165,18 @@ def read_gpu(hub: str) -> dict[str, Any]:
     return {name: value for name, value in gpu.items() if isinstance(value, int | float | str)}
 
 
+def await_activity(hub: str) -> dict[str, Any]:
+    """A hub that has just started knows the activity of its GPUs after ten seconds. Meanwhile PyTorch is read from the
+    disk once, so that all programs start alike."""
+    end, shown = time.monotonic() + 20, dict[str, Any]()
+    with running(sys.executable, "-c", "import torch"):
+        while "sm_activity_percent" not in shown and time.monotonic() < end:
+            time.sleep(1)
+            with contextlib.suppress(LookupError):  # no report yet
+                shown = read_gpu(hub)
+    return shown
+
+
 def await_verdict(
     log: Log,
     hub: str,
@@ -383,6 +395,7 @@ def main() -> None:
         folder = Path(name)
         with HubUnderTest(folder, "") as hub:
             log.note("hub_ready_seconds", round(hub.ready_after, 2))
+            log.note("gpu_before", await_activity(hub.url))
             for program in PROGRAMS:
                 if program.name in asked.only.split(",") and log.seconds_left > 20:
                     began = time.monotonic()
