@@ -1,15 +1,11 @@
 """gpudeck backup and gpudeck restore, as a person uses them beside a real hub."""
 
 import json
-import re
-import subprocess
-import sys
-import tarfile
 from pathlib import Path
 
 import pytest
 
-from fakes.hubs import environment, gpudeck, running_hub
+from fakes.hubs import gpudeck, running_hub
 
 
 def names_of_tokens(folder: Path) -> list[str]:
@@ -37,24 +33,6 @@ def test_a_running_hub_is_backed_up_and_restored_once_it_has_ended(tmp_path: Pat
     assert names_of_tokens(tmp_path)[-1] == "claimed"
     with running_hub(tmp_path) as hub:
         assert hub.get("/readyz")
-
-
-def test_a_backup_goes_to_the_standard_output(tmp_path: Path) -> None:
-    gpudeck(tmp_path, "token", "create", "claimed", "--role", "viewer")
-    with (tmp_path / "out.tar.gz").open("wb") as out:
-        answer = subprocess.run(
-            [sys.executable, "-m", "gpudeck", "backup", "-", "--no-history"],
-            stdout=out,
-            stderr=subprocess.PIPE,
-            env=environment(tmp_path),
-            cwd=tmp_path,
-            timeout=60,
-            check=False,
-        )
-    assert answer.returncode == 0
-    assert re.fullmatch(rb"The backup has gpudeck\.db: 0\.\d MiB before packing\.\n", answer.stderr)
-    with tarfile.open(tmp_path / "out.tar.gz") as archive:
-        assert archive.getnames() == ["manifest.json", "gpudeck.db"]
 
 
 def test_what_cannot_be_restored_is_told_in_one_line(tmp_path: Path) -> None:

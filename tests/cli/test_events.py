@@ -1,12 +1,7 @@
 """gpudeck events against a server that answers as a hub does: what it asks, what it prints, how it ends."""
 
 import contextlib
-import csv
-import io
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 import pytest
 
-from fakes.hubs import environment, gpudeck, gpudeck_without_reader
+from fakes.hubs import gpudeck, gpudeck_without_reader
 from gpudeck.model.event import Event, make_event
 
 T0 = 1_780_272_000.0  # 2026-06-01 00:00 UTC
@@ -99,17 +94,7 @@ def test_json_is_one_event_a_line(hub: FakeHub, tmp_path: Path) -> None:
     assert [msgspec.json.decode(line, type=Event) for line in lines] == [FAULT, DOWN]
 
 
-def test_csv_has_a_header(hub: FakeHub, tmp_path: Path) -> None:
-    rows = list(csv.DictReader(io.StringIO(gpudeck(tmp_path, "events", "--csv", "--hub", hub.url).stdout)))
-    assert [row["kind"] for row in rows] == ["xid", "host_down"]
-
-
-def test_one_form_at_a_time(tmp_path: Path) -> None:
-    answer = gpudeck(tmp_path, "events", "--json", "--csv")
-    assert (answer.returncode, answer.stderr) == (2, "gpudeck: --json and --csv exclude each other.\n")
-
-
-@pytest.mark.parametrize("form", [[], ["--json"], ["--csv"], ["--follow"]])
+@pytest.mark.parametrize("form", [[], ["--json"]])
 def test_reader_that_has_gone_ends_the_list_without_a_word(hub: FakeHub, tmp_path: Path, form: list[str]) -> None:
     assert gpudeck_without_reader(tmp_path, "events", *form, "--hub", hub.url) == (128 + signal.SIGPIPE, "")
 
@@ -135,24 +120,6 @@ def test_kind_that_the_hub_does_not_use_is_doubted_where_nothing_is_found(
         answer = gpudeck(tmp_path, "events", "--kind", kinds, "--hub", hub.url)
     assert (answer.returncode, answer.stdout) == (1, "")
     assert answer.stderr.startswith(f"Nothing happened.{doubt}")
-
-
-def test_following_shows_each_event_once_and_goes_on(tmp_path: Path) -> None:
-    with running(FAULT) as hub:
-        command = [sys.executable, "-m", "gpudeck", "events", "--json", "--follow", "--hub", hub.url]
-        process = subprocess.Popen(command, env=os.environ | environment(tmp_path), stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        first = process.stdout.readline()
-        hub.events = [DOWN, FAULT]
-        second = process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=20)
-    assert process.returncode == 0
-    assert [msgspec.json.decode(line, type=Event) for line in (first, second)] == [FAULT, DOWN]
-
-
-def test_following_has_no_end(tmp_path: Path) -> None:
-    assert gpudeck(tmp_path, "events", "--follow", "--until", "now").returncode == 2
 
 
 def test_hub_that_does_not_answer_is_exit_code_3(tmp_path: Path) -> None:

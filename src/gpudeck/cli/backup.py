@@ -1,6 +1,5 @@
 """gpudeck backup and restore: everything that a hub keeps in one file, and back in place of what a stopped hub has."""
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +8,6 @@ import click
 
 from gpudeck.cli.hub_access import need_hub
 from gpudeck.cli.options import hub_config_option
-from gpudeck.model.errors import UsageError
 
 if TYPE_CHECKING:
     from gpudeck.ops.backup import Restored
@@ -19,7 +17,6 @@ Examples:
   gpudeck backup                               gpudeck-backup-20261115-190000.tar.gz, in this folder
   gpudeck backup /backup/gpudeck.tar.gz        this file, which must not exist yet
   gpudeck backup --no-history small.tar.gz     without the history
-  (umask 077; ssh hub gpudeck backup - > hub.tar.gz)    to another machine
 """
 _RESTORE_EXAMPLES = """\b
 Examples:
@@ -30,9 +27,7 @@ Examples:
 
 
 @click.command("backup", epilog=_EXAMPLES)
-@click.argument(
-    "file", metavar="[FILE]", required=False, type=click.Path(path_type=Path, dir_okay=False, allow_dash=True)
-)
+@click.argument("file", metavar="[FILE]", required=False, type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--no-history", is_flag=True, help="Leave out the history, which is most of the data.")
 @hub_config_option
 def command(*, file: Path | None, no_history: bool, config: Path | None) -> None:
@@ -44,14 +39,10 @@ def command(*, file: Path | None, no_history: bool, config: Path | None) -> None
         from gpudeck.ops.backup import make_backup  # noqa: PLC0415 - the hub may not be installed
 
     target = file or Path(f"gpudeck-backup-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
-    is_streamed = str(target) == "-"
-    if is_streamed and sys.stdout.isatty():
-        raise UsageError("a backup cannot be written to a terminal.", "Name a file, or redirect with `>`.")
-    manifest = make_backup(None if is_streamed else target, config, with_history=not no_history)
+    manifest = make_backup(target, config, with_history=not no_history)
     size = sum(entry.size_bytes for entry in manifest.files)
     names = ", ".join(entry.name for entry in manifest.files)
-    told = "The backup" if is_streamed else f"{target}"
-    click.echo(f"{told} has {names}: {size / 1024**2:.1f} MiB before packing.", err=True)
+    click.echo(f"{target} has {names}: {size / 1024**2:.1f} MiB before packing.", err=True)
     if manifest.database == "postgresql":
         click.echo("The tables are on PostgreSQL: back them up with `pg_dump`.", err=True)
 

@@ -10,7 +10,6 @@ import os
 import shutil
 import socket
 import sqlite3
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -55,12 +54,12 @@ _NONE_MADE = (
 )
 
 
-def make_backup(target: Path | None, config: Path | None, *, with_history: bool = True) -> Manifest:
-    """Write the archive to that file, which must not be there yet, or to the standard output for None; what is in it.
-    It is there once it is whole and was read back as a restore would read it. Raises GpudeckError."""
+def make_backup(target: Path, config: Path | None, *, with_history: bool = True) -> Manifest:
+    """Write the archive to that file, which must not be there yet; what is in it. It is there once it is whole and was
+    read back as a restore would read it. Raises GpudeckError."""
     settings, config_file = load_settings(config)
     data_dir = choose_data_dir(settings)
-    if target is not None and target.exists():
+    if target.exists():
         raise UsageError(f"{target} is there already.", "Name another file, or move it away.")
     _check_hub(settings, data_dir)
     try:
@@ -84,7 +83,7 @@ def make_backup(target: Path | None, config: Path | None, *, with_history: bool 
             shutil.rmtree(folder)
             folder.mkdir()
             open_backup(archive, folder)
-            _deliver(archive, target)
+            archive.rename(target)
     except sqlite3.Error as error:
         raise GpudeckError(f"the databases in {data_dir} cannot be copied: {error}.", _NONE_MADE) from error
     except BadBackup as error:
@@ -92,7 +91,7 @@ def make_backup(target: Path | None, config: Path | None, *, with_history: bool 
             f"the backup of {data_dir} was read back and cannot be restored: {error.message}.", _NONE_MADE
         ) from error
     except OSError as error:
-        place = error.filename or target or "the standard output"
+        place = error.filename or target
         raise GpudeckError(
             f"{place} cannot be read or written: {(error.strerror or str(error)).lower()}.", "No backup was made."
         ) from error
@@ -110,9 +109,9 @@ def _check_hub(settings: Settings, data_dir: Path) -> None:
 
 
 @contextlib.contextmanager
-def _folder_for_copies(target: Path | None) -> Iterator[str]:
+def _folder_for_copies(target: Path) -> Iterator[str]:
     """Next to the archive: there has to be room. One without a lock is of a backup that was killed, and is deleted."""
-    place = Path(tempfile.gettempdir()) if target is None else target.absolute().parent
+    place = target.absolute().parent
     for left in place.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError), locked(left):
             shutil.rmtree(left, ignore_errors=True)
@@ -163,15 +162,6 @@ def _write(file: Path, manifest: Manifest, folder: Path) -> None:
         pack(opened, manifest, folder)
         opened.flush()
         os.fsync(opened.fileno())
-
-
-def _deliver(archive: Path, target: Path | None) -> None:
-    if target is not None:
-        archive.rename(target)
-        return
-    with archive.open("rb") as opened:
-        shutil.copyfileobj(opened, sys.stdout.buffer)
-    sys.stdout.flush()
 
 
 class Restored(Struct, frozen=True):

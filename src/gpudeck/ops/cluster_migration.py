@@ -7,11 +7,8 @@ interrupted goes on there. Both files stay as they are: history.db is also where
 
 import asyncio
 import contextlib
-import math
-import random
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -29,13 +26,12 @@ from gpudeck.database.engine import Database, open_database
 from gpudeck.database.schema import metadata
 from gpudeck.database.sqlite import FILE_NAME
 from gpudeck.history.base import KnownHost
-from gpudeck.history.codec import Floats
 from gpudeck.history.embedded.store import view_file
 from gpudeck.history.embedded.view import HistoryView
 from gpudeck.history.hour import SECONDS, Hour
 from gpudeck.history.remote.client import PromClient, PromReader
 from gpudeck.history.remote.encoder import encode_times, make_columns
-from gpudeck.history.remote.promql import OBSERVED, label_value, over, quoted
+from gpudeck.history.remote.promql import OBSERVED, label_value, over
 from gpudeck.history.remote.promql import select as select_series
 from gpudeck.history.remote.writer import RetryLater, WriteRefused, post_series
 from gpudeck.history.sample import ALL_NAMES
@@ -56,13 +52,6 @@ _PATIENCE: Final = 120.0
 """How long a store that does not answer is tried again."""
 _VISIBLE: Final = 60.0
 """How long a store may take to show what it accepted. VictoriaMetrics needs seconds."""
-_MOMENTS: Final = 20
-_WINDOW: Final = 300.0
-_TOLERANCE: Final = 1e-9
-"""VictoriaMetrics rounds values to about 15 digits."""
-_SeriesKey = frozenset[tuple[str, str]]
-_Points = tuple[Floats, Floats]
-"""Times and values."""
 Tell = Callable[[str], None]
 Show = Callable[[int, int], None]
 
@@ -169,9 +158,11 @@ async def _move_tables(address: str, folder: Path, note: MigrationNote, tell: Te
                     f"Empty the database {note.database}, delete {folder / NOTE}, and begin again.",
                 )
             tell(f"The tables are in {note.database} already.")
-        elif any(counts.values()):
-            await _accept_own(target, sums, counts)
-            tell(f"The tables are in {note.database} already.")
+        elif found := ", ".join(f"{name} ({count})" for name, count in counts.items() if count):
+            raise UsageError(
+                f"the database {target.place} has data of another hub: {found}.",
+                "Give an empty database: `createdb gpudeck`.",
+            )
         else:
             verb = "would be copied" if dry_run else "are being copied"
             tell(f"{rows} rows in {filled} of {len(sums)} tables {verb} from {folder / FILE_NAME} to {note.database}.")
@@ -194,21 +185,6 @@ async def _count_rows(target: Database) -> dict[str, int]:
             for table in metadata.sorted_tables
             if table.name in there
         }
-
-
-async def _accept_own(target: Database, sums: Mapping[str, TableSum], counts: Mapping[str, int]) -> None:
-    """Raises UsageError unless the rows are those of a copy that was interrupted before it could be noted."""
-    is_own = all(counts.get(name, 0) == one.rows for name, one in sums.items())
-    if is_own:
-        async with target.begin() as connection:
-            for table in metadata.sorted_tables:
-                is_own = is_own and await _sum_table(connection, table) == sums[table.name]
-    if not is_own:
-        found = ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
-        raise UsageError(
-            f"the database {target.place} has data of another hub: {found}.",
-            "Give an empty database: `createdb gpudeck`.",
-        )
 
 
 async def _copy_tables(source: Database, target: Database) -> None:
@@ -419,23 +395,14 @@ class _SampleMover:
             _write_note(self._folder, self._note)
 
     def verify(self) -> None:
-        """Compare the number of samples in every hour, and all values of some moments. Raises GpudeckError."""
+        """Compare the number of samples in every hour. Raises GpudeckError for a difference that stays."""
         if not self._note.sent:
             return
         first, last = min(self._note.sent), max(self._note.sent)
         grid = Grid(first, SECONDS, (last - first) // SECONDS + 1)
         query = f"sum(count_over_time({over(select_series(OBSERVED), SECONDS)}))"
-        self._expect_none(lambda: self._find_difference(query, grid))
-        compared = self._compare_moments()
-        self._tell(
-            f"Verified: the number of samples in each of {len(self._note.sent)} hours, and {compared} values at random "
-            "moments."
-        )
-
-    def _expect_none(self, find_difference: Callable[[], str | None]) -> None:
-        """Raises GpudeckError for a difference that stays."""
         deadline = time.monotonic() + _VISIBLE
-        while difference := find_difference():
+        while difference := self._find_difference(query, grid):
             if time.monotonic() > deadline:
                 raise GpudeckError(
                     f"{self._read_client.shown} has other samples than were sent: {difference}.",
@@ -443,6 +410,7 @@ class _SampleMover:
                     f"{self._folder / NOTE}, and begin again with --since, and with an empty database and store.",
                 )
             time.sleep(1.0)
+        self._tell(f"Verified: the number of samples in each of {len(self._note.sent)} hours.")
 
     def _find_difference(self, query: str, grid: Grid) -> str | None:
         found = self._reader.values(query, grid)
@@ -452,45 +420,3 @@ class _SampleMover:
             if count != self._note.sent.get(start, 0):
                 return f"{count} of hosts, not {self._note.sent.get(start, 0)}, in the hour from {show_utc(start)}"
         return None
-
-    def _compare_moments(self) -> int:
-        compared = 0
-        with view_file(self._folder / HISTORY) as view:
-            gpus, hosts = view.gpus(), list(view.hosts().values())
-            for _ in range(_MOMENTS):
-                host, start = random.choice(hosts), random.choice(list(self._note.sent))  # noqa: S311
-                for hour in view.hours(host.key, start, start + SECONDS, ALL_NAMES, runs=True):
-                    owners = {part.run: view.owner(part.run) for part in hour.runs}
-                    columns = make_columns(hour, host, gpus, owners.get)
-                    # As they are sent: see `encode_time`.
-                    times = (hour.times * 100).astype(np.int64) / 100
-                    expected = {
-                        _series_key({"__name__": name, **labels}): (times[known], values[known])
-                        for name, labels, known, values in columns
-                    }
-                    moment = float(random.choice(hour.times))  # noqa: S311
-                    end = min(moment + _WINDOW / 2, time.time() - _VISIBLE)
-                    span = math.floor(moment - _WINDOW / 2), math.floor(end)
-                    if span[0] >= span[1]:
-                        continue  # in the future, by a clock that was wrong
-                    self._expect_none(partial(self._compare, host, span, expected))
-                    compared += sum(
-                        int(((times >= span[0]) & (times < span[1])).sum()) for times, _ in expected.values()
-                    )
-        return compared
-
-    def _compare(self, host: KnownHost, span: tuple[int, int], expected: Mapping[_SeriesKey, _Points]) -> str | None:
-        selector = f"{{host_id={quoted(host.host_id)}}}"
-        found = {_series_key(labels): samples for labels, samples in self._reader.samples(selector, *span)}
-        for key, (times, values) in expected.items():
-            there = {round(at * 1000): value for at, value in found.get(key, [])}
-            inside = (times >= span[0]) & (times < span[1])
-            for at, value in zip(times[inside].tolist(), values[inside].tolist(), strict=True):
-                got = there.get(round(at * 1000))
-                if got is None or not math.isclose(got, value, rel_tol=_TOLERANCE, abs_tol=1e-12):
-                    return f"{dict(key)['__name__']} of {host.name} at {show_utc(at)} is {got}, not {value}"
-        return None
-
-
-def _series_key(labels: Mapping[str, str | None]) -> _SeriesKey:
-    return frozenset((name, label_value(value)) for name, value in labels.items() if value)

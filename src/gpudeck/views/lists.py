@@ -22,24 +22,20 @@ from gpudeck.views.table import (
 from gpudeck.views.text import join_places
 
 
-def render_day(at: float, zone: tzinfo, *, colour: bool) -> str:
-    """What stands above the events of a day."""
-    day = f"{datetime.fromtimestamp(at, zone):%A %Y-%m-%d}"
-    return paint(day, "bold", colour)
-
-
-def render_event(event: Event, zone: tzinfo, *, colour: bool) -> str:
-    """One line: when, how bad, what; and a second one with what else is known."""
-    moment = f"{datetime.fromtimestamp(event.at, zone):%H:%M:%S}"
-    owner = f" ({event.user})" if event.user else ""
-    title = clean(f"{event.title}{owner}")
-    severity = event.severity
-    said = paint(f"{SEVERITY_SIGNS.get(severity, '·')} {title}", SEVERITY_COLOURS.get(severity, ""), colour)
-    line = f"{moment}  {said}"
-    if not event.detail:
-        return line
-    more = f"{' ' * 12}{clean(event.detail)}"
-    return f"{line}\n{paint(more, 'grey', colour)}"
+def render_events(events: Sequence[Event], zone: tzinfo, *, colour: bool = False) -> str:
+    """Below the head of their day a line for each: when, how bad, what; and another with what else is known. Ends in a
+    newline."""
+    lines, last = list[str](), ""
+    for event in events:
+        moment = datetime.fromtimestamp(event.at, zone)
+        if (day := f"{moment:%A %Y-%m-%d}") != last:
+            lines.append(paint(day, "bold", colour))
+            last = day
+        title = clean(f"{event.title}{f' ({event.user})' if event.user else ''}")
+        sign, painted = SEVERITY_SIGNS.get(event.severity, "·"), SEVERITY_COLOURS.get(event.severity, "")
+        lines.append(f"{moment:%H:%M:%S}  {paint(f'{sign} {title}', painted, colour)}")
+        lines += [paint(f"{' ' * 12}{clean(event.detail)}", "grey", colour)] if event.detail else []
+    return end_lines(lines)
 
 
 def render_free(gpus: Sequence[CandidateGpu], *, width: int | None = None, colour: bool = False) -> str:
