@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from gpudeck.cli.options import check_place, kind_options, place_options, read_wanted
+from gpudeck.cli.options import check_place, find_collector_settings, kind_options, place_options, read_wanted
 from gpudeck.cli.search import HELP, SearchCommand, choose, complete_search
 from gpudeck.cli.terminal import check_output
 from gpudeck.model.errors import GpudeckError, UsageError
@@ -143,7 +143,6 @@ def _claimed(hub: str) -> frozenset[str]:
 
 
 def _read_local(words: tuple[str, ...]) -> Offer:
-    from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - an answer of the hub needs no collectors
     from gpudeck.local import find_usable  # noqa: PLC0415 - the same
     from gpudeck.views.this_machine import read_this_machine  # noqa: PLC0415 - the same
 

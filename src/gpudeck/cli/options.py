@@ -4,7 +4,7 @@ a command asks."""
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -15,6 +15,9 @@ from gpudeck.model.errors import UsageError
 from gpudeck.model.event import SEVERITIES
 from gpudeck.model.gpu_request import MAX_GPUS, GpuRequest
 from gpudeck.model.text import parse_memory
+
+if TYPE_CHECKING:
+    from gpudeck.collectors.base import CollectorSettings
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 # Where gpudeck.config.find_config looks too.
@@ -38,6 +41,17 @@ def has_configuration() -> bool:
     """Whether a configuration would be found. Most machines have none: what reads it need not be loaded there."""
     is_named = bool(os.environ.get("GPUDECK_CONFIG"))
     return is_named or any(os.path.exists(os.path.expanduser(path)) for path in _CONFIGURATIONS)  # noqa: PTH110, PTH111
+
+
+def find_collector_settings() -> "CollectorSettings":
+    """What the configuration says of the reading of this machine, as for its agent."""
+    if not has_configuration():
+        from gpudeck.collectors.base import CollectorSettings  # noqa: PLC0415 - an answer of the hub needs none
+
+        return CollectorSettings()
+    from gpudeck.settings import load_settings  # noqa: PLC0415 - see above
+
+    return load_settings(None)[0].agent
 
 
 def find_configured_hub() -> HubChoice | None:

@@ -1,18 +1,18 @@
 """gpudeck show: the fleet or a part of it as a table, boxes, JSON, CSV or a page, once or repeatedly (`--watch`)."""
 
+import contextlib
 import gc
 import inspect
 import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
 from msgspec import Struct
 
-from gpudeck.cli.options import has_configuration, hub_option, local_option
+from gpudeck.cli.options import find_collector_settings, hub_option, local_option
 from gpudeck.cli.search import HELP, FleetDocument, SearchCommand, choose, complete_search, nothing_fits
 from gpudeck.cli.terminal import (
     Screen,
@@ -29,9 +29,6 @@ from gpudeck.model.view import Fleet
 from gpudeck.views.filter import forget_states, join
 from gpudeck.views.table import in_ascii
 from gpudeck.views.text import NO_HOST, render_fleet
-
-if TYPE_CHECKING:
-    from gpudeck.collectors.base import CollectorSettings
 
 _AFTER = """\b
 Environment:
@@ -69,15 +66,49 @@ See also:
 Read = Callable[[], FleetDocument]
 
 
-class ShowOptions(Struct, frozen=True):
-    """How the fleet is to be shown."""
+class FleetPresenter(Struct, frozen=True):
+    """What is to be shown of the fleet, and how."""
 
+    words: tuple[str, ...]
     form: str
     detail: bool
     color: str
-    is_by_user: bool = False
-    columns: str | None = None
-    refresh: int = 60
+    is_by_user: bool
+    columns: str | None
+    refresh: int
+
+    def choose(self, reading: FleetDocument) -> FleetDocument:
+        return FleetDocument(choose(reading.fleet, self.words), reading.document)
+
+    def present(self, part: FleetDocument) -> str:
+        fleet = part.fleet
+        if self.form == "json" and self.is_by_user:
+            from gpudeck.views.users import describe_users  # noqa: PLC0415 - few ask for it
+
+            return f"{msgspec.json.encode(describe_users(fleet)).decode()}\n"
+        if self.form == "json":
+            return f"{part.encoded(is_part=bool(self.words)).decode()}\n"
+        if self.columns is not None:
+            from gpudeck.compat.web_gpu_monitor import write_load_data  # noqa: PLC0415 - few ask for it
+
+            return write_load_data(fleet)
+        if self.form == "csv":
+            from gpudeck.views.csv import render_sheet  # noqa: PLC0415 - few ask for it
+
+            return render_sheet(fleet)
+        if self.form == "html":
+            from gpudeck.views.static_page import render_page  # noqa: PLC0415 - few ask for it
+
+            return render_page(fleet, self.refresh)
+        width, colour = terminal_width(), wants_colour(self.color)
+        if self.is_by_user:
+            from gpudeck.views.users import render_users  # noqa: PLC0415 - few ask for it
+
+            text = render_users(fleet, width=width, colour=colour)
+        else:
+            empty = "Nothing matches." if self.words else NO_HOST
+            text = render_fleet(fleet, detail=self.detail, width=width, colour=colour, empty=empty)
+        return text if supports_symbols() else in_ascii(text)
 
 
 @click.command("show", cls=SearchCommand, epilog=_AFTER)
@@ -138,37 +169,40 @@ def command(
 
     With --ssh, a host that cannot be read is shown with the reason.
     """
-    if local and ssh is not None:
-        raise UsageError("--local and --ssh exclude each other.")
-    if at is not None and (local or ssh is not None or watch is not None):
-        raise UsageError("--at can not be combined with --local, --ssh and --watch: only a hub keeps the past.")
+    page = html is not None
+    other = "--json" if as_json else "--csv" if as_csv else "--detail" if detail else "--watch" if watch else ""
+    for is_wrong, message in (
+        (local and ssh is not None, "--local and --ssh exclude each other."),
+        (
+            at is not None and (local or ssh is not None or watch is not None),
+            "--at can not be combined with --local, --ssh and --watch: only a hub keeps the past.",
+        ),
+        (as_json and as_csv, "--json and --csv exclude each other."),
+        (detail and as_csv, "--detail and --csv exclude each other: a line is a GPU. --json has the processes too."),
+        (
+            users and (detail or as_csv or page),
+            "--users can only be combined with --json and --watch: its rows are users, not GPUs.",
+        ),
+        (columns is not None and not as_csv, "--columns needs --csv."),
+        (page and other, f"--html and {other} exclude each other: a page is of one moment, with all details."),
+        (refresh is not None and not page, "--refresh needs --html."),
+        (watch is not None and as_csv, "--watch and --csv exclude each other. --json gives one line a reading."),
+    ):
+        if is_wrong:
+            raise UsageError(message)
     moment = None if at is None else _read_at(at)
+    seconds = None if watch is None else _read_interval(watch)
     check_output()
-    if as_json and as_csv:
-        raise UsageError("--json and --csv exclude each other.")
-    form = "json" if as_json else "csv" if as_csv else None
-    if detail and form == "csv":
-        raise UsageError("--detail and --csv exclude each other: a line is a GPU.", "--json has the processes too.")
-    if users and (detail or form == "csv" or html is not None):
-        raise UsageError("--users can only be combined with --json and --watch: its rows are users, not GPUs.")
-    if columns is not None and form != "csv":
-        raise UsageError("--columns needs --csv.")
-    if html is not None:
-        others = [f"--{form}"] if form else ["--detail"] if detail else ["--watch"] if watch else []
-        if others:
-            raise UsageError(f"--html and {others[0]} exclude each other: a page is of one moment, with all details.")
-        form = "html"
-    if refresh is not None and html is None:
-        raise UsageError("--refresh needs --html.")
-    look = ShowOptions(form or "text", detail, color, users, columns, 60 if refresh is None else refresh)
-    read = _choose_source(hub, look, words, local=local, ssh=ssh, at=moment)
-    if watch is not None:
-        _watch(read, words, look, _read_interval(watch, look))
+    form = "json" if as_json else "csv" if as_csv else "html" if page else "text"
+    presenter = FleetPresenter(words, form, detail, color, users, columns, 60 if refresh is None else refresh)
+    read = _choose_source(hub, presenter, local=local, ssh=ssh, at=moment)
+    if seconds is not None:
+        _watch(read, presenter, seconds)
         return
     # This process ends before any of the hundred thousand objects of a large fleet is garbage.
     gc.disable()
     reading = read()
-    _show_once(reading, words, look, "-" if html is None else html)
+    _show_once(reading, presenter, html)
     if ssh is not None and not reading.fleet.totals.hosts_up:
         sys.exit(1)
 
@@ -182,116 +216,46 @@ def _read_at(text: str) -> float:
     return read_past_moment("--at", text, time.time(), machine_zone())
 
 
-def _choose(reading: FleetDocument, words: tuple[str, ...]) -> FleetDocument:
-    return FleetDocument(choose(reading.fleet, words), reading.document)
-
-
-def _show_once(reading: FleetDocument, words: tuple[str, ...], look: ShowOptions, file: str) -> None:
-    part = _choose(reading, words)
-    is_missing = bool(words) and not part.fleet.hosts
-    # Who pipes it on gets an empty list; who reads a table gets one line that says it.
-    if file != "-":
-        write_page(file, _present(part, words, look))
-    elif not is_missing or look.form != "text":
-        # Colours were decided upon: click would take them out wherever it sees no terminal.
-        click.echo(_present(part, words, look), nl=False, color=True)
-    if is_missing:
-        raise nothing_fits(reading.fleet, words)
-
-
-def _choose_source(
-    hub: str, look: ShowOptions, words: tuple[str, ...], *, local: bool, ssh: str | None, at: float | None
-) -> Read:
-    if local:
-        return _read_local
-    if ssh is not None:
-        return lambda: _read_ssh(ssh, is_table=look.form == "text")
-    from gpudeck.cli.hub_access import ask_fleet, ask_past_fleet, ask_table  # noqa: PLC0415 - a local reading needs no HTTP
-
-    if at is not None:
-        return lambda: ask_past_fleet(hub, at)
-    needs_processes = look.form != "text" or look.detail or look.is_by_user
-    return lambda: ask_fleet(hub) if needs_processes else ask_table(hub, words)
-
-
-def _present(part: FleetDocument, words: tuple[str, ...], look: ShowOptions) -> str:
-    fleet = part.fleet
-    if look.is_by_user:
-        return _present_users(fleet, look)
-    if look.form == "json":
-        return f"{part.encoded(is_part=bool(words)).decode()}\n"
-    if look.columns is not None:
-        from gpudeck.compat.web_gpu_monitor import write_load_data  # noqa: PLC0415 - few ask for it
-
-        return write_load_data(fleet)
-    if look.form == "csv":
-        from gpudeck.views.csv import render_sheet  # noqa: PLC0415 - few ask for it
-
-        return render_sheet(fleet)
-    if look.form == "html":
-        from gpudeck.views.static_page import render_page  # noqa: PLC0415 - few ask for it
-
-        return render_page(fleet, look.refresh)
-    empty = "Nothing matches." if words else NO_HOST
-    text = render_fleet(
-        fleet,
-        detail=look.detail,
-        width=terminal_width(),
-        colour=wants_colour(look.color),
-        empty=empty,
-    )
-    return text if supports_symbols() else in_ascii(text)
-
-
-def _present_users(fleet: Fleet, look: ShowOptions) -> str:
-    from gpudeck.views.users import describe_users, render_users  # noqa: PLC0415 - few ask for it
-
-    if look.form == "json":
-        return f"{msgspec.json.encode(describe_users(fleet)).decode()}\n"
-    text = render_users(fleet, width=terminal_width(), colour=wants_colour(look.color))
-    return text if supports_symbols() else in_ascii(text)
-
-
-def _read_interval(text: str, look: ShowOptions) -> float:
+def _read_interval(text: str) -> float:
     try:
         seconds = float(text.removesuffix("s"))
     except ValueError as error:
         raise UsageError(f"--watch {text!r} is not a number of seconds.") from error
     if not 0.2 <= seconds <= 3600:
         raise UsageError("--watch must be between 0.2 and 3600 seconds.")
-    if look.form == "csv":
-        raise UsageError("--watch and --csv exclude each other.", "--json gives one line a reading.")
     return seconds
 
 
-def _watch(read: Read, words: tuple[str, ...], look: ShowOptions, seconds: float) -> None:
-    watching = WatchLoop(lambda: _choose(read(), words), lambda part: _present(part, words, look), seconds, words)
-    is_table = look.form == "text"
-    try:
-        with Screen(in_place=is_table and moves_cursor(), gap="\n" if is_table else "") as screen:
-            watching.run(screen, has_title=is_table)
-    except KeyboardInterrupt:
-        return
+def _show_once(reading: FleetDocument, presenter: FleetPresenter, file: str | None) -> None:
+    part = presenter.choose(reading)
+    is_missing = bool(presenter.words) and not part.fleet.hosts
+    # Who pipes it on gets an empty list; who reads a table gets one line that says it.
+    if file is not None and file != "-":
+        write_page(file, presenter.present(part))
+    elif not is_missing or presenter.form != "text":
+        # Colours were decided upon: click would take them out wherever it sees no terminal.
+        click.echo(presenter.present(part), nl=False, color=True)
+    if is_missing:
+        raise nothing_fits(reading.fleet, presenter.words)
+
+
+def _choose_source(hub: str, presenter: FleetPresenter, *, local: bool, ssh: str | None, at: float | None) -> Read:
+    if local:
+        return _read_local
+    if ssh is not None:
+        return lambda: _read_ssh(ssh, is_table=presenter.form == "text")
+    from gpudeck.cli.hub_access import ask_fleet, ask_past_fleet, ask_table  # noqa: PLC0415 - a local reading needs no HTTP
+
+    if at is not None:
+        return lambda: ask_past_fleet(hub, at)
+    needs_processes = presenter.form != "text" or presenter.detail or presenter.is_by_user
+    return lambda: ask_fleet(hub) if needs_processes else ask_table(hub, presenter.words)
 
 
 def _read_local() -> FleetDocument:
     from gpudeck.views.this_machine import read_this_machine  # noqa: PLC0415 - an answer of the hub needs no collectors
 
     return _read_once(read_this_machine(find_collector_settings()))
-
-
-def find_collector_settings() -> "CollectorSettings":
-    """What the configuration says of the reading of this machine, as for its agent.
-
-    Most machines have none: then what reads it is not even loaded, which would take longer than reading the GPUs.
-    """
-    if not has_configuration():
-        from gpudeck.collectors.base import CollectorSettings  # noqa: PLC0415 - an answer of the hub needs none
-
-        return CollectorSettings()
-    from gpudeck.settings import load_settings  # noqa: PLC0415 - see above
-
-    return load_settings(None)[0].agent
 
 
 def _read_ssh(hosts: str, *, is_table: bool) -> FleetDocument:
@@ -316,53 +280,43 @@ def _read_once(fleet: Fleet) -> FleetDocument:
     return FleetDocument(fleet)
 
 
-class WatchLoop:
-    """`read` gives what is shown of the fleet and blocks, `present` makes it text."""
-
-    def __init__(
-        self,
-        read: Callable[[], FleetDocument],
-        present: Callable[[FleetDocument], str],
-        seconds: float,
-        words: tuple[str, ...],
-    ) -> None:
-        self._read = read
-        self._present = present
-        self._seconds = seconds
-        self._words = words
-        # What fails here fails as without `--watch`: an address may be wrong.
-        self._reading, self._read_at = read(), time.time()
-        self._lost: GpudeckError | None = None
-
-    def run(self, screen: Screen, *, has_title: bool) -> None:
-        """Until Ctrl-C, which raises KeyboardInterrupt here. SIGTERM leaves the terminal as it was, too."""
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+def _watch(read: Read, presenter: FleetPresenter, seconds: float) -> None:
+    """Until Ctrl-C. SIGTERM leaves the terminal as it was, too. While the hub does not answer, a table shows every GPU
+    as unknown; for programs the standard error says it once."""
+    # What fails here fails as without `--watch`: an address may be wrong.
+    reading, read_at = read(), time.time()
+    lost: GpudeckError | None = None
+    is_table = presenter.form == "text"
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Screen(in_place=is_table and moves_cursor(), gap="\n" if is_table else "") as screen,
+    ):
         while True:
-            if has_title or self._lost is None:
-                screen.draw(f"{self._title()}\n{self._text()}" if has_title else self._text())
-            screen.wait(self._seconds)
-            self._read_again(is_told=not has_title)
+            if lost is None or is_table:
+                title = f"{_title(presenter, seconds, read_at, lost)}\n" if is_table else ""
+                seen = reading if lost is None else _forget(reading, read_at)
+                screen.draw(f"{title}{presenter.present(presenter.choose(seen))}")
+            screen.wait(seconds)
+            try:
+                reading, read_at, lost = read(), time.time(), None
+            except UsageError:
+                raise
+            except GpudeckError as error:
+                if lost is None and not is_table:
+                    print(f"gpudeck: {error}", file=sys.stderr)
+                lost = error
 
-    def _read_again(self, *, is_told: bool) -> None:
-        try:
-            self._reading, self._read_at, self._lost = self._read(), time.time(), None
-        except UsageError:
-            raise
-        except GpudeckError as error:
-            if is_told and self._lost is None:
-                print(f"gpudeck: {error}", file=sys.stderr)
-            self._lost = error
 
-    def _text(self) -> str:
-        if self._lost is None:
-            return self._present(self._reading)
-        fleet = forget_states(self._reading.fleet, "the hub is out of reach")
-        fleet.time += time.time() - self._read_at
-        return self._present(FleetDocument(fleet, self._reading.document))
+def _forget(reading: FleetDocument, read_at: float) -> FleetDocument:
+    fleet = forget_states(reading.fleet, "the hub is out of reach")
+    fleet.time += time.time() - read_at
+    return FleetDocument(fleet, reading.document)
 
-    def _title(self) -> str:
-        clock = time.strftime("%H:%M:%S")
-        if self._lost is not None:
-            since = time.strftime("%H:%M:%S", time.localtime(self._read_at))
-            return f"OUT OF REACH since {since}, asked again at {clock}: {self._lost.message}"
-        return f"gpudeck show {join(self._words)}".rstrip() + f"   every {self._seconds:g} s   {clock}"
+
+def _title(presenter: FleetPresenter, seconds: float, read_at: float, lost: GpudeckError | None) -> str:
+    clock = time.strftime("%H:%M:%S")
+    if lost is not None:
+        since = time.strftime("%H:%M:%S", time.localtime(read_at))
+        return f"OUT OF REACH since {since}, asked again at {clock}: {lost.message}"
+    return f"gpudeck show {join(presenter.words)}".rstrip() + f"   every {seconds:g} s   {clock}"

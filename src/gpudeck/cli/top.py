@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpudeck.cli.options import hub_option, local_option
+from gpudeck.cli.options import find_collector_settings, hub_option, local_option
 from gpudeck.cli.search import HELP, SearchCommand, complete_search
 from gpudeck.cli.terminal import moves_cursor, supports_symbols
 from gpudeck.model.errors import UsageError
@@ -113,7 +113,6 @@ def _watch_hub(hub: str) -> "Feed":
 
 
 def _watch_locally() -> "Feed":
-    from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
     from gpudeck.tui.feed import LocalFeed  # noqa: PLC0415 - the same
     from gpudeck.views.this_machine import watch_locally  # noqa: PLC0415 - a hub's answer needs no collectors
 

@@ -17,7 +17,14 @@ import click
 import msgspec
 
 from gpudeck.cli.hub_access import ask, connect, fetch, machine_zone
-from gpudeck.cli.options import check_place, find_configured_hub, kind_options, place_options, read_wanted
+from gpudeck.cli.options import (
+    check_place,
+    find_collector_settings,
+    find_configured_hub,
+    kind_options,
+    place_options,
+    read_wanted,
+)
 from gpudeck.cli.terminal import check_output
 from gpudeck.client.client import this_user
 from gpudeck.client.queue import HostReference, HubQueueClient, are_here, await_turn, find_this_host
@@ -57,7 +64,6 @@ class LocalQueueClient:
 
     def __init__(self, user: str, wanted: GpuRequest, claim_seconds: float = 120.0) -> None:
         from gpudeck.agent.lock_files import lock_folder  # noqa: PLC0415 - a hub's queue needs none of it
-        from gpudeck.cli.show import find_collector_settings  # noqa: PLC0415 - the same
         from gpudeck.queueing.local_queue import LocalQueue  # noqa: PLC0415 - the same
         from gpudeck.views.this_machine import watch_locally  # noqa: PLC0415 - the same
 
