@@ -89,7 +89,7 @@ def main() -> None:
     lab_gpus, lab_kib, lab_part = measure_lab()
     # The first round creates the hosts; what a hub does all day is the others.
     best = {name: min(times[1:]) for name, times in figures.items()}
-    fleet = hub.fleet.view(hub.stream.time, demo=False)
+    fleet = hub.fleet.view(hub.stream.time)
     text = best_of(3, lambda: render_fleet(fleet, width=160))
 
     def ratio(seconds: float) -> str:

@@ -51,7 +51,7 @@ class MatchingFleet:
         self.hub.fleet.apply(make_envelope(host, gpus=list(gpus)), via="push", now=self.clock())
 
     def free(self, request: GpuRequest) -> set[str]:
-        found = candidates(self.hub.fleet.view(self.clock(), demo=False).hosts)
+        found = candidates(self.hub.fleet.view(self.clock()).hosts)
         return {gpu.uuid for gpu in found if matches(gpu, request) and is_usable(gpu, ())}
 
     def wait(self, request: GpuRequest) -> set[str]:
@@ -86,7 +86,7 @@ class MatchingFleet:
         words += [] if request.model is None else [f'model:"{request.model}"']
         words += [] if request.host is None else [f"host:{request.host}"]
         words += [] if not request.memory_bytes else [f">={request.memory_bytes // GIB}GiB"]
-        part, _ = choose_words(self.hub.fleet.view(self.clock(), demo=False), " ".join(words))
+        part, _ = choose_words(self.hub.fleet.view(self.clock()), " ".join(words))
         return {gpu.uuid for host in part.hosts for gpu in host.gpus}
 
     def ask_api(self, request: GpuRequest) -> set[str]:
@@ -148,7 +148,7 @@ def test_slices_are_chosen_only_when_requested(fleet: MatchingFleet, kind: GpuRe
 
 
 def test_the_smallest_that_is_enough_is_chosen_and_unknown_memory_last(fleet: MatchingFleet) -> None:
-    free = [gpu for gpu in candidates(fleet.hub.fleet.view(fleet.clock(), demo=False).hosts) if is_usable(gpu, ())]
+    free = [gpu for gpu in candidates(fleet.hub.fleet.view(fleet.clock()).hosts) if is_usable(gpu, ())]
     chosen = [gpu.uuid for gpu in choose(GpuRequest(gpus=3), free) or ()]
     assert chosen == fleet.reserve(GpuRequest())[-1] == ["free", "amd", "unknown"]
     assert fleet.reserve(GpuRequest())[0] == ["free"]

@@ -142,7 +142,7 @@ def test_a_host_in_detail_is_what_curl_shows_of_it(lab: Lab) -> None:
     for text in ("gpu01 detail", "all_detail gpu01", "GPU01 details"):
         snippet = lab.ask(text).snippet
         assert snippet is not None
-        fleet = choose_hosts(lab.hub.fleet.view(lab.hub.stream.time, demo=lab.hub.stream.demo), ["gpu01"])
+        fleet = choose_hosts(lab.hub.fleet.view(lab.hub.stream.time), ["gpu01"])
         assert snippet.text == render_fleet(fleet, detail=True, width=160)
 
 
@@ -189,14 +189,14 @@ def test_what_is_wrong_is_not_repeated_below_every_answer(lab: Lab) -> None:
 
 def test_all_detail_is_what_curl_shows(lab: Lab) -> None:
     answer = lab.ask("all_detail")
-    fleet = lab.hub.fleet.view(lab.hub.stream.time, demo=lab.hub.stream.demo)
+    fleet = lab.hub.fleet.view(lab.hub.stream.time)
     assert answer.snippet is not None
     assert answer.snippet.text == render_fleet(fleet, detail=True, width=160)
 
 
 def test_all_cmd_is_the_table_that_curl_shows(lab: Lab) -> None:
     answer = lab.ask("ALL_cmd")
-    fleet = lab.hub.fleet.view(lab.hub.stream.time, demo=lab.hub.stream.demo)
+    fleet = lab.hub.fleet.view(lab.hub.stream.time)
     assert answer.snippet is not None
     assert answer.snippet.text == render_fleet(fleet, width=160)
 

@@ -34,7 +34,7 @@ def test_deltas_lead_to_the_same_fleet_as_a_snapshot() -> None:
     live.apply(read_delta(data_of(hub.stream.tick().plain)))
     shown = msgspec.to_builtins(live.fleet)
     del shown["rows"]
-    assert shown == msgspec.to_builtins(hub.fleet.view(hub.stream.time, demo=hub.stream.demo))
+    assert shown == msgspec.to_builtins(hub.fleet.view(hub.stream.time))
     assert [host.name for host in live.fleet.hosts] == ["gpu01", "gpu03", "gpu04"]
 
 

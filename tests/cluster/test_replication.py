@@ -59,7 +59,7 @@ class Cluster:
             self._read[name] = len(self.log)
 
     def documents(self) -> list[bytes]:
-        return [hub.fleet.encoded(self.clock(), demo=False) for hub in self.hubs.values()]
+        return [hub.fleet.encoded(self.clock()) for hub in self.hubs.values()]
 
     def _join(self, name: str, hub: Hub) -> Replicator:
         replicator = Replicator(

@@ -77,7 +77,7 @@ def fleet_of(*hosts: tuple[str, list[GpuReading]], later: float = 0.0) -> view.F
     for name, gpus in hosts:
         fleet.apply(make_envelope(name, 1, gpus), via="ssh", now=NOW)
     fleet.age(NOW + later)
-    return fleet.view(NOW + later, demo=False)
+    return fleet.view(NOW + later)
 
 
 def card(index: int, load: int, load_mem: int, *users: str | None, **others: Any) -> GpuReading:
@@ -108,7 +108,7 @@ def test_dead_host_has_no_line_and_costs_nobody_else_theirs() -> None:
     fleet.apply(make_envelope("dead", 1, [card(0, 0, 0)]), via="ssh", now=NOW)
     fleet.apply(make_envelope("live", 1, [card(1, 0, 0)]), via="ssh", now=NOW + 100)
     fleet.age(NOW + 101)
-    lines = write_load_data(fleet.view(NOW + 101, demo=False)).splitlines()
+    lines = write_load_data(fleet.view(NOW + 101)).splitlines()
     assert [line.split(",")[6] for line in lines[1:]] == ["live"]
 
 
@@ -121,7 +121,7 @@ def test_drained_gpu_is_not_taken_for_free() -> None:
     fleet = FleetState(FleetSettings())
     fleet.apply(make_envelope("gpu01", 1, [card(0, 0, 0)], host_id="gpu01"), via="ssh", now=NOW)
     fleet.drain([make_window()], NOW)
-    assert write_load_data(fleet.view(NOW, demo=False)).endswith(",gpu01,maintenance\n")
+    assert write_load_data(fleet.view(NOW)).endswith(",gpu01,maintenance\n")
 
 
 def test_unknown_load_is_empty_and_never_zero() -> None:

@@ -58,7 +58,7 @@ def shown_live(fleet: SimulatedFleet, host: int, at: float) -> Host | None:
     )
     state.apply(envelope, via="simulated", now=at)
     state.settle()
-    return state.view(at, demo=True).hosts[0]
+    return state.view(at).hosts[0]
 
 
 def show_past(store: EmbeddedStore, at: float) -> dict[str, Host]:

@@ -13,7 +13,6 @@ from gpudeck.discovery.managed import ORIGIN
 from gpudeck.discovery.service import PollingService
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.cpu_budget import Steps
-from gpudeck.model.errors import UsageError
 from gpudeck.model.target import Target
 
 
@@ -152,9 +151,3 @@ def test_host_that_a_person_removed_goes_at_once() -> None:
             await until(lambda: shown(hub) == {"a"}, "the removal")
 
     run(work)
-
-
-def test_hub_with_a_demo_that_was_asked_for_says_that_it_watches_nothing() -> None:
-    watched = PollingService(Hub(demo=True), [], {})
-    with pytest.raises(UsageError, match="with --demo and watches no real hosts"):
-        watched.find("gpu01")

@@ -24,7 +24,7 @@ class HubWithEvents:
 
     def __init__(self, database: Database, clock: FakeClock, demo: int | None = None) -> None:
         self.clock = clock
-        self.hub = Hub(now=clock, demo=demo is not None)
+        self.hub = Hub(now=clock, is_simulated=demo is not None)
         self.service = EventService(self.hub, database, EventSettings(), fleet=name_fleet(demo), now=clock)
 
     async def kinds(self) -> list[str]:

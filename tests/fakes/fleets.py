@@ -17,12 +17,12 @@ T = TypeVar("T")
 def fleet_of(*hosts: tuple[str, list[GpuReading]], silent_for: float = 0, demo: bool = False) -> Fleet:
     """In the order in which a hub has them."""
     clock = FakeClock()
-    hub = Hub(now=clock, demo=demo)
+    hub = Hub(now=clock, is_simulated=demo)
     for name, gpus in hosts:
         hub.fleet.apply(make_envelope(name, gpus=gpus), via="push", now=clock())
     clock.advance(silent_for)
     hub.stream.tick()
-    return hub.fleet.view(hub.stream.time, demo=hub.stream.demo)
+    return hub.fleet.view(hub.stream.time)
 
 
 def make(kind: type[T], /, **fields: Any) -> T:

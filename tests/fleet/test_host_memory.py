@@ -219,7 +219,7 @@ def test_nothing_is_written_where_nothing_changed(hub: Restarting, monkeypatch: 
 
 
 def test_simulated_hosts_are_not_remembered(hub: Restarting) -> None:
-    hub.hub.ingest.demo = True
+    hub.hub.fleet.is_simulated = True
     hub.report(via="simulated", simulated=True)
     hub.restart()
     assert hub.names() == []

@@ -57,7 +57,7 @@ class Stage:
         return self.fleet.apply(report, **({"via": "push", "now": self.clock(), "sent_at": self.clock()} | others))
 
     def document(self) -> Any:
-        return msgspec.json.decode(self.fleet.encoded(self.clock(), demo=False))
+        return msgspec.json.decode(self.fleet.encoded(self.clock()))
 
     def tick(self) -> Any:
         self.fleet.age(self.clock())

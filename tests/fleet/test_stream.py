@@ -298,7 +298,7 @@ def test_a_document_is_made_in_parts_and_each_host_is_shown_as_it_is_in_its_turn
     for number in range(last + 1):
         stage.send(make_envelope(f"gpu{number:03}", host_id=str(number), gpus=[make_gpu(uuid=f"GPU-{number}")]))
     fleet = stage.hub.fleet
-    parts = fleet.encode_in_parts(0.0, demo=False)
+    parts = fleet.encode_in_parts(0.0)
     begun = [next(parts), next(parts)]
     for number in (0, last):
         busy = [make_busy_gpu(uuid=f"GPU-{number}")]
@@ -368,8 +368,8 @@ def read_processes(document: bytes) -> list[dict[str, Any]]:
 
 def test_the_first_real_report_ends_a_demo_that_nobody_asked_for() -> None:
     ended: list[bool] = []
-    hub = Hub(now=FakeClock(), demo=True)
-    hub.ingest.end_demo_with(lambda: ended.append(True))
+    hub = Hub(now=FakeClock(), is_simulated=True)
+    hub.ingest.end_simulation_with(lambda: ended.append(True))
     hub.ingest.take(msgspec.msgpack.encode(make_envelope("sim", simulated=True)), "application/msgpack")
     with pytest.raises(ReportRefused) as refused:
         hub.ingest.take(msgspec.msgpack.encode(make_envelope("real")), "application/msgpack")

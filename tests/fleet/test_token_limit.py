@@ -73,7 +73,7 @@ def test_admin_is_told_for_an_hour_with_the_name_of_the_token() -> None:
 
 def test_demo_is_not_limited() -> None:
     flooded = Flooded(most=1)
-    flooded.hub.ingest.demo = True
+    flooded.hub.fleet.is_simulated = True
     flooded.report("a", "b", simulated=True)
     assert len(flooded.hub.fleet.hosts) == 2
 

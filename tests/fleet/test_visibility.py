@@ -58,7 +58,7 @@ def test_views_hide_what_the_document_hides(hub: Hub, visibility: Visibility) ->
 def test_what_is_hidden_from_one_is_not_lost_for_others(hub: Hub) -> None:
     hub.stream.document(NONE)
     assert commands(hub.stream.document()) == [SECRET, SECRET]
-    assert commands(hub.fleet.encoded(0.0, demo=False)) == [SECRET, SECRET]
+    assert commands(hub.fleet.encoded(0.0)) == [SECRET, SECRET]
 
 
 @pytest.mark.parametrize(("visibility", "seen"), [(NONE, 0), (OWN, 1)])

@@ -285,7 +285,7 @@ def awaited_fleet(*, troubled: int = 1) -> Fleet:
     lost = Report(gpus=[make_gpu()], problems=["a GPU fell off the bus"])
     hub.fleet.apply(msgspec.structs.replace(make_envelope("gpu01"), report=lost), via="push", now=clock())
     hub.stream.tick()
-    return hub.fleet.view(hub.stream.time, demo=hub.stream.demo)
+    return hub.fleet.view(hub.stream.time)
 
 
 @pytest.mark.parametrize("detail", [False, True])

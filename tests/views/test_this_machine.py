@@ -57,7 +57,7 @@ def test_a_hub_would_show_the_same(seed: int, monkeypatch: pytest.MonkeyPatch) -
         )
         hub.apply(same, via="local", now=now, sent_at=now)
         monkeypatch.setattr("gpudeck.views.this_machine.time.time", lambda now=now: now)
-        assert plain(watch.read()) == plain(hub.view(now, demo=False))
+        assert plain(watch.read()) == plain(hub.view(now))
 
 
 @pytest.mark.parametrize("command", [["show", "--local", "--json"], ["free", "--local", "--json"]])

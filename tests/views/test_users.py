@@ -15,7 +15,7 @@ def fleet_of(**hosts: list[GpuReading]) -> view.Fleet:
     for name, gpus in hosts.items():
         fleet.apply(make_envelope(name, 1, gpus), via="push", now=NOW)
     fleet.age(NOW)
-    return fleet.view(NOW, demo=False)
+    return fleet.view(NOW)
 
 
 def used(index: int, host: str, *processes: Process) -> GpuReading:
@@ -61,7 +61,7 @@ def test_whom_nobody_could_name_is_one_row_and_a_silent_host_counts_for_nobody()
     fleet.apply(make_envelope("dead", 1, [make_busy_gpu(0, "ann", uuid="GPU-9")]), via="push", now=NOW)
     fleet.apply(make_envelope("live", 1, [used(0, "live", make_process(1, None, 1))]), via="push", now=NOW + 100)
     fleet.age(NOW + 101)
-    told = describe_users(fleet.view(NOW + 101, demo=False)).users
+    told = describe_users(fleet.view(NOW + 101)).users
     assert [(one.user, one.gpus) for one in told] == [(None, ["live-0"])]
     assert told[0].reasons["user"]
 

@@ -105,9 +105,9 @@ def fields_sent(document: dict[str, Any]) -> dict[str, set[str]]:
 
 def take(document: dict[str, Any]) -> dict[str, Any]:
     """The host as a hub shows it that was sent this report."""
-    hub = Hub(demo=True)
+    hub = Hub(is_simulated=True)
     assert hub.ingest.take(msgspec.msgpack.encode(document), MSGPACK)
-    (host,) = msgspec.json.decode(hub.fleet.encoded(document["collected_at"], demo=True))["hosts"]
+    (host,) = msgspec.json.decode(hub.fleet.encoded(document["collected_at"]))["hosts"]
     return dict(host)
 
 
@@ -172,10 +172,10 @@ def test_hub_shows_the_host_of_an_agent_that_sends_the_least() -> None:
 
 def take_both(version: str, short: bytes, media: str, encoding: str = "") -> dict[str, Any]:
     """The host as a hub shows it that was sent the whole report of a version and then a short one."""
-    hub = Hub(demo=True, now=FakeClock())
+    hub = Hub(is_simulated=True, now=FakeClock())
     hub.ingest.take((CAPTURES / version / "full.json").read_bytes(), JSON)
     assert hub.ingest.take(short, media, encoding)
-    (host,) = msgspec.json.decode(hub.fleet.encoded(0.0, demo=True))["hosts"]
+    (host,) = msgspec.json.decode(hub.fleet.encoded(0.0))["hosts"]
     return dict(host)
 
 

@@ -133,7 +133,7 @@ class HubAbout:
             version=__version__,
             python=platform.python_version(),
             system=f"{platform.system()} {platform.machine()}",
-            demo=hub.stream.demo,
+            demo=hub.fleet.is_simulated,
             time=hub.stream.time,
             started_at=hub.started_at,
             tick_age_seconds=round(hub.stream.tick_age(), 1),
@@ -245,7 +245,7 @@ class Readiness(Struct, frozen=True):
 @get("/healthz", opt=access("open"), sync_to_thread=False)
 def read_health(hub: TheHub) -> HubHealth:
     """Answers as long as the process does."""
-    return HubHealth("ok", __version__, hub.ingest.demo)
+    return HubHealth("ok", __version__, hub.fleet.is_simulated)
 
 
 @get(

@@ -157,7 +157,7 @@ def _write(  # noqa: PLR0917 - what the message says
     # Nobody has a GPU idle for longer than they are on it.
     since = np.fmax(columns.last_work_at[gpu.row], columns.oldest_start[gpu.row])
     idle = show_length(max(0.0, now - float(since)))
-    prefix = DEMO_PREFIX if services.hub.stream.demo else ""
+    prefix = DEMO_PREFIX if services.hub.fleet.is_simulated else ""
     return Message(
         key=f"ask {gpu.uuid} {sender} {now:.0f} {account}",
         at=now,

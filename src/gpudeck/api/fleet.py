@@ -97,7 +97,7 @@ class _Reasons:
 async def encode_columns(hub: Hub) -> Iterator[bytes]:
     """The document in parts. The fleet is read before this returns, and written while the parts are taken."""
     fleet, reasons = hub.fleet, _Reasons()
-    facts = fleet.facts(hub.stream.time, demo=hub.stream.demo)
+    facts = fleet.facts(hub.stream.time)
     hosts, gpus, count = list[_RowBlock](), list[_RowBlock](), 0
     everybody = fleet.ordered()
     for start in range(0, len(everybody), _HOSTS_AT_ONCE):
@@ -236,7 +236,7 @@ async def read_fleet(
     async def make() -> Iterable[bytes]:
         if shape == "columns":
             return await encode_columns(hub)
-        return hub.fleet.encode_in_parts(hub.stream.time, demo=hub.stream.demo, visibility=visibility)
+        return hub.fleet.encode_in_parts(hub.stream.time, visibility=visibility)
 
     return await answer_in_parts(request, make, hub.stream.kept_parts(visibility), ("fleet", shape))
 

@@ -187,7 +187,9 @@ class MetricsPage:
         totals, statuses = fleet.totals(), Counter(host.status for host in fleet.hosts.values())
         availabilities = [({"availability": word}, getattr(totals, word)) for word in AVAILABILITIES]
         yield from write_family("gpudeck_info", "gauge", "The hub that says this", [({"version": __version__}, 1)])
-        yield from write_family("gpudeck_demo", "gauge", "1: all hosts are simulated", [({}, int(stream.demo))])
+        yield from write_family(
+            "gpudeck_demo", "gauge", "1: all hosts are simulated", [({}, int(stream.fleet.is_simulated))]
+        )
         yield from write_family("gpudeck_gpus", "gauge", "GPUs by what they are doing", availabilities)
         yield from write_family(
             "gpudeck_hosts", "gauge", "Hosts by status", [({"status": word}, statuses[word]) for word in _STATUSES]

@@ -109,7 +109,7 @@ def _encode_first_hosts(hub: Hub, visibility: Visibility) -> bytes:
         if room < 0:
             break
         hosts.append(encoded)
-    facts = fleet.facts(stream.time, demo=stream.demo) | {"is_whole": len(hosts) == len(fleet.hosts), "hosts": []}
+    facts = fleet.facts(stream.time) | {"is_whole": len(hosts) == len(fleet.hosts), "hosts": []}
     return msgspec.json.encode(facts)[:-2] + b",".join(hosts) + b"]}"
 
 

@@ -97,7 +97,7 @@ def encode_past(store: Store, hub: Hub, ask: MomentQuery, visibility: Visibility
     builder = _builder(hub, ask, context)
     made = ((host.name, host.id, _encoder.encode(visibility.host(host))) for host in _make_hosts(store, ask, builder))
     hosts = sorted(made, key=itemgetter(0, 1))
-    head = _encoder.encode(builder.finish(demo=hub.stream.demo, version=__version__))
+    head = _encoder.encode(builder.finish(demo=hub.fleet.is_simulated, version=__version__))
     begin = head.index(b'"hosts":[]') + len(b'"hosts":[')
     parts = [head[:begin]]
     for first in checkpointed(range(0, len(hosts), _HOSTS_A_PART)):
@@ -109,7 +109,7 @@ def view_past(store: Store, hub: Hub, ask: MomentQuery, visibility: Visibility, 
     """The same as structs."""
     builder = _builder(hub, ask, context)
     hosts = sorted(_make_hosts(store, ask, builder), key=attrgetter("name", "id"))
-    fleet = builder.finish(demo=hub.stream.demo, version=__version__)
+    fleet = builder.finish(demo=hub.fleet.is_simulated, version=__version__)
     fleet.hosts = [visibility.host(host) for host in hosts]
     return fleet
 

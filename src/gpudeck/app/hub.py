@@ -140,9 +140,11 @@ class HubServer:
         self._fleet_lock = lock_fleet(data_dir, name_fleet(plan.demo_hosts))
         self._is_demo_over = self._is_ended = False
         self._clock = ClockMonitor(data_dir)
-        demo = plan.demo_hosts is not None
-        now = wall if settings.cluster is None or demo else SharedClock()
-        self.hub = Hub(settings.fleet, now, names=settings.names, demo=demo, retention=self._clock.retention)
+        is_simulated = plan.demo_hosts is not None
+        now = wall if settings.cluster is None or is_simulated else SharedClock()
+        self.hub = Hub(
+            settings.fleet, now, names=settings.names, is_simulated=is_simulated, retention=self._clock.retention
+        )
         scheme = "http" if settings.tls is None else "https"
         self.url = url_here(settings.listen, self._listening, scheme)
         self._page = settings.notify.page
@@ -169,7 +171,9 @@ class HubServer:
         self._make_poll_methods = partial(make_poll_methods, ssh_password=ssh_password, nodes=self._compat_routes.nodes)
         self._agent_port = settings.pull.port
         self._polling_shards: frozenset[int] | None = None
-        self._watching = PollingService(self.hub, self._lists.providers, self._make_poll_methods(settings))
+        self._watching = PollingService(
+            self.hub, self._lists.providers, self._make_poll_methods(settings), keeps_away=self._keeps_away
+        )
 
     async def serve(self, when_started: Callable[[HubStartInfo], None]) -> "HubServer | None":
         """Serve until SIGINT or SIGTERM. Raises UsageError when the database refuses the hub; one that does not answer
@@ -294,7 +298,7 @@ class HubServer:
         host_admin = HostAdmin(
             self._managed,
             auth.tokens,
-            self._watching.find,
+            self._find_target,
             installer,
             note=note_address(settings.listen, self._url_elsewhere, self._page),
         )
@@ -366,7 +370,7 @@ class HubServer:
         if self._plan.demo_hosts is not None:
             self._child = ChildAgent([*arguments, *_simulate(self._plan.demo_hosts)])
             if not self._plan.demo_is_asked:
-                self.hub.ingest.end_demo_with(end_demo)
+                self.hub.ingest.end_simulation_with(end_demo)
         elif self._plan.watch_this_machine:
             self._child = ChildAgent(arguments)
         if self._child is not None:
@@ -390,6 +394,17 @@ class HubServer:
     def _url_of_child(self) -> str:
         """Where the hub's own agent reaches it: without TLS, as a certificate is not for this machine's own address."""
         return self.url if self._plain is None else write_url("127.0.0.1", self._plain, "http")
+
+    def _find_target(self, name: str) -> Target | None:
+        """Raises UsageError where no host is watched, as a demo was asked for."""
+        if self._plan.demo_is_asked:
+            raise UsageError("this hub was started with --demo and watches no real hosts.", "Start it without --demo.")
+        return self._watching.find(name)
+
+    def _keeps_away(self) -> bool:
+        """A demo that was asked for shows nothing else; any other ends when there are hosts to watch."""
+        self.hub.ingest.end_simulation()
+        return self.hub.fleet.is_simulated
 
     def _end_demo(self) -> None:
         if not self._is_demo_over:

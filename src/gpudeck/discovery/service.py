@@ -13,7 +13,7 @@ from gpudeck.discovery.managed import ORIGIN
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.clock import Backoff
 from gpudeck.model.cpu_budget import advance, cancel_tasks, run_in_steps
-from gpudeck.model.errors import PluginError, ReportRefused, Temporary, UsageError, Wrong
+from gpudeck.model.errors import PluginError, ReportRefused, Temporary, Wrong
 from gpudeck.model.gpu_state import RETURN_SECONDS
 from gpudeck.model.target import Target
 from gpudeck.sources.base import FetchedReport
@@ -237,9 +237,12 @@ class PollingService:
         *,
         grace: float = GRACE,
         reads: Callable[[str], bool] = lambda _: True,
+        keeps_away: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`reads` says which hosts this one of several hubs reads, by their names; see `change_share`."""
+        """`reads` says which hosts this one of several hubs reads, by their names; see `change_share`. `keeps_away` is
+        asked before hosts are watched: whether this hub watches none."""
         self._reads = reads
+        self._keeps_away = keeps_away
         self._hub = hub
         self._grace = grace
         self._targets: dict[str, Target] = {}
@@ -278,16 +281,11 @@ class PollingService:
         self._watch()
 
     def find(self, name: str) -> Target | None:
-        """The host that is configured under that name. Raises UsageError where none is watched, as a demo was asked
-        for."""
-        if self._hub.ingest.keeps_demo:
-            raise UsageError("this hub was started with --demo and watches no real hosts.", "Start it without --demo.")
+        """The host that is configured under that name."""
         return self._targets.get(name)
 
     def _set_targets(self, targets: Sequence[Target]) -> None:
-        """A demo that was asked for shows nothing else; any other ends when there are hosts to watch."""
-        if targets and self._hub.ingest.demo:
-            self._hub.ingest.end_demo()
+        if targets and self._keeps_away():
             return
         before, self._targets = self._targets, {target.name: target for target in targets}
         for name in self._leaving.keys() & self._targets.keys():

@@ -200,7 +200,7 @@ class HostMemory(Service):
         await self._writer.flush()
 
     async def _write(self) -> None:
-        if self._hub.ingest.demo:
+        if self._hub.fleet.is_simulated:
             return
         await self._load()
         now = asyncio.get_running_loop().time()
@@ -240,7 +240,7 @@ class HostMemory(Service):
         return facts, reports
 
     async def _load(self) -> None:
-        if self._is_loaded or self._hub.ingest.demo:
+        if self._is_loaded or self._hub.fleet.is_simulated:
             return
         fleet, until = self._hub.fleet, self._hub.started_at + RETURN_SECONDS
         placed = {uuid for host in fleet.hosts.values() for uuid in host.gpus}

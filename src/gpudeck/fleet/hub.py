@@ -48,16 +48,16 @@ class Hub:
         now: clock.Clock = clock.wall,
         *,
         names: Names | None = None,
-        demo: bool = False,
+        is_simulated: bool = False,
         retention: RetentionClock | None = None,
     ) -> None:
         # Where a test brings a clock of its own, that one alone counts.
         uptime = time.monotonic if now is clock.wall or isinstance(now, SharedClock) else None
         self.clock = now
         self.retention = retention or RetentionClock(now=now)
-        self.fleet = FleetState(settings or FleetSettings(), names, uptime, retention)
-        self.stream = Stream(self.fleet, now, demo=demo)
-        self.ingest = Ingest(self.fleet, now, demo=demo)
+        self.fleet = FleetState(settings or FleetSettings(), names, uptime, retention, is_simulated=is_simulated)
+        self.stream = Stream(self.fleet, now)
+        self.ingest = Ingest(self.fleet, now)
         self.started_at = now()
         self.report_rate = ReportRate(self.stream)
         for observer in (self.stream, self.report_rate):

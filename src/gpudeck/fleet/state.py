@@ -74,8 +74,11 @@ class FleetState:
         names: Names | None = None,
         uptime: Clock | None = None,
         retention: RetentionClock | None = None,
+        *,
+        is_simulated: bool = False,
     ) -> None:
         self.settings = settings
+        self.is_simulated = is_simulated
         self.uptime = uptime
         self._retention = retention
         self.counters: Counter[str] = Counter()
@@ -371,16 +374,16 @@ class FleetState:
     def totals(self) -> Totals:
         return self.table.totals()
 
-    def view(self, time: float, *, demo: bool) -> Fleet:
+    def view(self, time: float) -> Fleet:
         """The whole fleet as structs, which stay as they are while the fleet goes on: read-only."""
-        return Fleet(**self.facts(time, demo=demo), hosts=[host.kept_view() for host in self.ordered()])
+        return Fleet(**self.facts(time), hosts=[host.kept_view() for host in self.ordered()])
 
-    def encoded(self, time: float, *, demo: bool, visibility: Visibility = EVERYTHING) -> bytes:
-        return b"".join(self.encode_in_parts(time, demo=demo, visibility=visibility))
+    def encoded(self, time: float, *, visibility: Visibility = EVERYTHING) -> bytes:
+        return b"".join(self.encode_in_parts(time, visibility=visibility))
 
-    def encode_in_parts(self, time: float, *, demo: bool, visibility: Visibility = EVERYTHING) -> Iterator[bytes]:
+    def encode_in_parts(self, time: float, *, visibility: Visibility = EVERYTHING) -> Iterator[bytes]:
         """The same in parts: each host is shown as it is when its part is made."""
-        facts = self.facts(time, demo=demo) | {"hosts": []}
+        facts = self.facts(time) | {"hosts": []}
         yield msgspec.json.encode(facts)[:-2]
         yield from self.encode_hosts_in_parts(self.ordered(), visibility)
         yield b"]}"
@@ -394,9 +397,9 @@ class FleetState:
                 yield before + b",".join(encoded)
                 before = b","
 
-    def facts(self, time: float, *, demo: bool) -> dict[str, Any]:
+    def facts(self, time: float) -> dict[str, Any]:
         return {
-            "demo": demo,
+            "demo": self.is_simulated,
             "time": time,
             "version": __version__,
             "totals": self.totals(),
@@ -485,14 +488,13 @@ class FleetState:
 
 
 class Ingest:
-    """Takes reports into a fleet: simulated ones only in a demo, real ones only elsewhere. A demo stays, as one that
-    was asked for, unless `end_demo_with` says how it ends."""
+    """Takes reports into a fleet: simulated ones only into a simulated one, real ones only elsewhere. A simulated fleet
+    stays, unless `end_simulation_with` says how it ends."""
 
-    def __init__(self, fleet: FleetState, clock: Clock, *, demo: bool = False) -> None:
+    def __init__(self, fleet: FleetState, clock: Clock) -> None:
         self.fleet = fleet
-        self.demo = demo
+        self._end_simulation: Callable[[], None] | None = None
         self._find_refusal: Callable[[], str | None] = lambda: None
-        self._end_demo: Callable[[], None] | None = None
         self._clock = clock
 
     def take(
@@ -516,7 +518,7 @@ class Ingest:
                 f"this token is for {only}, and the report is of {envelope.host}",
                 _for_another_host(only, envelope.host),
             )
-        self._check_demo(envelope)
+        self._check_kind(envelope)
         if envelope.simulated:
             via, token = "simulated", None
         return self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at, only=only, token=token)
@@ -527,7 +529,7 @@ class Ingest:
         False when that host reports on a better way already. Raises ReportRefused.
         """
         check_report(envelope)
-        self._check_demo(envelope)
+        self._check_kind(envelope)
         taken = self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at, target=target)
         return taken or not self.fleet.has_better_source(target, via)
 
@@ -561,30 +563,25 @@ class Ingest:
     def count(self, refusal: ReportRefused) -> None:
         self.fleet.counters[f"refused_{refusal.code}"] += 1
 
-    def end_demo_with(self, end_demo: Callable[[], None]) -> None:
-        """Call `end_demo` on the first real report, and before real hosts are read."""
-        self._end_demo = end_demo
+    def end_simulation_with(self, end_simulation: Callable[[], None]) -> None:
+        """Call it on the first real report, and before real hosts are read."""
+        self._end_simulation = end_simulation
 
-    @property
-    def keeps_demo(self) -> bool:
-        """Whether it shows a demo that was asked for, and so takes no real reports."""
-        return self.demo and self._end_demo is None
-
-    def end_demo(self) -> bool:
-        """Real hosts are there: end a demo that was not requested. False if it was."""
-        if self._end_demo is None:
+    def end_simulation(self) -> bool:
+        """Real hosts are there. False if the simulated fleet stays."""
+        if self._end_simulation is None:
             return False
-        self._end_demo()
+        self._end_simulation()
         return True
 
-    def _check_demo(self, envelope: Head) -> None:
+    def _check_kind(self, envelope: Head) -> None:
         if (refusal := self._find_refusal()) is not None:
             raise ReportRefused(503, "not_ready", refusal, "Send the report again, or to another hub.")
-        if envelope.simulated == self.demo:
+        if envelope.simulated == self.fleet.is_simulated:
             return
         if envelope.simulated:
             raise ReportRefused(409, "not_a_demo", "this hub shows real hosts and takes no simulated reports")
-        if self.end_demo():
+        if self.end_simulation():
             raise ReportRefused(503, "demo_ends", "the hub ends its demo and starts again", "Send the report again.")
         raise ReportRefused(
             409, "demo_hub", "this hub was started with --demo and takes no real reports", "Start it without --demo."

@@ -184,9 +184,8 @@ class Stream(FleetObserver):
 
     name = "stream"
 
-    def __init__(self, fleet: FleetState, clock: Clock, *, demo: bool = False) -> None:
+    def __init__(self, fleet: FleetState, clock: Clock) -> None:
         self.fleet = fleet
-        self.demo = demo
         self.time = clock()
         self._clock = clock
         self._number = 0
@@ -250,7 +249,7 @@ class Stream(FleetObserver):
     def document(self, visibility: Visibility = EVERYTHING) -> bytes:
         """The whole fleet as JSON. It may be newer than the last delta; the next one then repeats what it has already:
         deltas hold values, not differences, and applying one twice does no harm."""
-        return self.fleet.encoded(self.time, demo=self.demo, visibility=visibility)
+        return self.fleet.encoded(self.time, visibility=visibility)
 
     def kept_parts(self, visibility: Visibility = EVERYTHING) -> dict[Hashable, SharedParts]:
         """Answers with this visibility made since the last tick, for others who ask for the same."""
@@ -320,7 +319,7 @@ class Stream(FleetObserver):
         channel, number, (visibility, hosts) = self._follow(subscription), self._number, subscription
         if channel.snapshot is not None:
             return channel.snapshot
-        facts = _encoder.encode(self.fleet.facts(self.time, demo=self.demo))[:-1]
+        facts = _encoder.encode(self.fleet.facts(self.time))[:-1]
         shown = self._find_hosts(hosts) if isinstance(hosts, frozenset) else self.fleet.ordered()
         items, rows = list[bytes](), list[bytes]()
         for start in range(0, len(shown), ENCODED_AT_ONCE):
@@ -394,7 +393,7 @@ class Stream(FleetObserver):
         if visibility != EVERYTHING:
             return await asyncio.to_thread(visibility.fleet, await self.fresh_view())
         await self._prepare(HostState.kept_view)
-        return self.fleet.view(self.time, demo=self.demo)
+        return self.fleet.view(self.time)
 
     async def _make_answer(
         self, visibility: Visibility, make: Callable[[Fleet, *Arguments], T], *arguments: *Arguments

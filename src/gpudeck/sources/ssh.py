@@ -296,4 +296,4 @@ def _show(targets: Sequence[Target], results: dict[str, _Result]) -> SshScan:
         except GpudeckError as error:
             failures[target.name] = str(error)
             fleet.note_failure(target.name, str(error))
-    return SshScan(fleet.view(time.time(), demo=False), failures)
+    return SshScan(fleet.view(time.time()), failures)

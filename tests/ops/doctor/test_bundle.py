@@ -82,7 +82,7 @@ def make_fleet(secret: str = "") -> Fleet:
     hub = Hub()
     envelope = make_envelope("node-of-lab7", gpus=[make_busy_gpu(0)])
     hub.fleet.apply(envelope, via="push", now=envelope.collected_at)
-    fleet = hub.fleet.view(envelope.collected_at, demo=False)
+    fleet = hub.fleet.view(envelope.collected_at)
     fleet.hosts[0].problems = [f"node-of-lab7: alice's token {secret} was refused"]
     return fleet
 
