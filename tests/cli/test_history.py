@@ -133,8 +133,7 @@ def test_repair_sets_aside_what_verify_names(file: Path) -> None:
         connection.execute("UPDATE chunks SET body = x'01' WHERE key = (SELECT min(key) FROM chunks)")
     result = run("repair", "--file", str(file))
     assert result.exit_code == 0, result.output
-    assert "damaged: chunks: the hour from" in result.output
-    assert "gone: samples of gpu01 from 2023-11-14 23:00 UTC until 2023-11-15 00:00 UTC" in result.output
+    assert "set aside: chunks: the hour from 2023-11-14 23:00 UTC of gpu01" in result.output
     assert "everything can be read" in run("verify", "--file", str(file)).output
     with sqlite3.connect(file) as connection:
         assert connection.execute("SELECT source FROM set_aside").fetchall() == [("chunks",)]

@@ -58,6 +58,10 @@ def store(
                 assert made.flush()
                 wait_until(lambda: not made.writer.open_hours, "hours that are sealed")
             made.take([one for one, late in zip(taken, is_late, strict=True) if late])
+            if request.param == "late":
+                assert made.flush()
+                clock.advance(60)
+                wait_until(lambda: not made.writer.open_hours, "late samples that are sealed")
         assert made.flush()
         yield made
 

@@ -21,7 +21,7 @@ from gpudeck.history.rollup import (
     quarter_totals,
     roll_up,
 )
-from gpudeck.history.sample import OLDEST_STATES, STATES
+from gpudeck.history.sample import STATES
 from gpudeck.history.totals import StepTotals, add_totals, decode_totals, encode_totals, subtract_totals
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from history.hours import START, assert_same, make_hour
@@ -284,53 +284,15 @@ def test_when_all_is_taken_out_nothing_is_known() -> None:
 
 def test_totals_come_back_from_their_bytes() -> None:
     given = make_totals(1, 8)
-    found = decode_totals(encode_totals(given, given.names), given.names)
+    found = decode_totals((7, given.start, 1, encode_totals(given)), given.names, 3600)
     assert (found.start, found.seconds_per_step, found.names) == (given.start, 3600, given.names)
     assert np.array_equal(found.states, given.states)
     assert np.array_equal(found.table[:, [0, 1, 4]], given.table[:, [0, 1, 4]], equal_nan=True)
     assert found.table[:, 2:4] == pytest.approx(given.table[:, 2:4], rel=1e-7, nan_ok=True)
 
 
-def test_only_the_lines_wanted_are_read_in_the_order_of_the_layout() -> None:
-    given = make_totals(1)
-    layout = (*reversed(given.names), "colour")
-    body = encode_totals(given, layout)
-    found = decode_totals(body, layout, {"power_watts", "host_cpu_percent", "colour", "weight"})
-    assert found.names == ("host_cpu_percent", "power_watts", "colour")
-    assert line(found, "power_watts")[:2] == line(given, "power_watts")[:2]
-    assert line(found, "colour") == pytest.approx([0, 0, math.nan, math.nan, math.nan], nan_ok=True)
-    assert decode_totals(body, layout, ()).table.shape == (0, 5)
-
-
 @pytest.mark.parametrize("cut", [1, 8, 40, 200, 10_000])
 def test_totals_that_end_early_are_damaged(cut: int) -> None:
     given = make_totals(1)
     with pytest.raises(Damaged):
-        decode_totals(encode_totals(given, given.names)[:-cut], given.names)
-
-
-@given(st.binary(max_size=300), st.sets(st.sampled_from(["a", "b", "c"])))
-def test_totals_from_anywhere_are_damaged(rubbish: bytes, wanted: set[str]) -> None:
-    with pytest.raises(Damaged):
-        decode_totals(b"\x02" + rubbish, ("a", "b", "c"), wanted)
-    with pytest.raises(Damaged):
-        decode_totals(b"\x01" + rubbish[:60], ("a", "b", "c"), wanted)
-
-
-def test_what_a_release_kept_that_knew_fewer_states_is_read() -> None:
-    quarters = roll_up(make_hour(gpus=2))
-    quarters.states = quarters.states[:OLDEST_STATES]
-    found = decode_quarters(encode_quarters(quarters))
-    assert found.states.shape == (len(STATES), 2, 4)
-    assert_same(found.states[:OLDEST_STATES], quarters.states, 0.01)
-    assert not found.states[OLDEST_STATES:].any()
-    whole = make_totals(1, 8)
-    states = np.arange(1.0, OLDEST_STATES + 1)
-    old = StepTotals(whole.start, whole.seconds_per_step, whole.names, whole.table, states)
-    body = b"\x01" + encode_totals(old, whole.names)[1:]
-    read = decode_totals(body, whole.names)
-    assert read.states.tolist() == [*states, *[0.0] * (len(STATES) - OLDEST_STATES)]
-    assert np.array_equal(read.table[:, :2], whole.table[:, :2])
-    newer = bytes([len(STATES) - OLDEST_STATES + 2]) + body[1:]
-    with pytest.raises(Damaged, match="this release reads version"):
-        decode_totals(newer, whole.names)
+        decode_totals((7, given.start, 1, encode_totals(given)[:-cut]), given.names, 3600)

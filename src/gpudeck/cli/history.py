@@ -81,26 +81,17 @@ def verify(*, file: Path | None, config: Path | None) -> None:
 @_FILE
 @hub_config_option
 def repair(*, file: Path | None, config: Path | None) -> None:
-    """Set damaged parts aside, and rebuild roll-ups from samples. The hub must be stopped.
+    """Set damaged parts aside, so that the rest can be read. The hub must be stopped.
 
-    Lists the hours and hosts that were rebuilt, and those that are lost. Nothing is deleted: a file with damaged pages
-    is kept under another name, damaged rows in the table set_aside. Exit code 1 if something damaged is left.
+    Nothing is deleted: a file with damaged pages is kept under another name, damaged rows in the table set_aside.
     """
     history_file = _load_history_file()
     path = history_file.find_path(file, config)
     done = history_file.repair(path)
     if done.aside is not None:
         click.echo(f"The file had damaged pages: it is now {done.aside}. {done.copied:,} rows of it were copied.")
-    for said, sentences in (
-        ("damaged", done.found),
-        ("rebuilt", done.rebuilt),
-        ("gone", done.gone),
-        ("still damaged", done.left),
-    ):
-        for sentence in sentences:
-            click.echo(f"{said}: {sentence}")
-    if done.left:
-        raise SystemExit(1)
+    for sentence in done.found:
+        click.echo(f"set aside: {sentence}")
     is_sound = done.aside is None and not done.found
     click.echo(f"{path}: {'nothing is damaged.' if is_sound else 'everything that is left can be read.'}")
 

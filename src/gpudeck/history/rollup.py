@@ -20,7 +20,6 @@ from gpudeck.history.codec import (
     Flags,
     Floats,
     add_checksum,
-    decode_matrix,
     encode_matrix,
     find_precision,
     full_precision,
@@ -32,7 +31,7 @@ from gpudeck.history.codec import (
     unpack_names,
 )
 from gpudeck.history.hour import QUARTER, SECONDS, Hour
-from gpudeck.history.sample import HOST_PREFIX, OLDEST_STATES, STATES
+from gpudeck.history.sample import HOST_PREFIX, STATES
 from gpudeck.history.totals import UNKNOWN, StepTotals, which_sum
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
 
@@ -110,21 +109,10 @@ def decode_quarters(body: bytes, metrics: Collection[str] | None = None) -> Quar
     except (msgspec.DecodeError, RecursionError) as error:
         raise Damaged(f"the bytes of quarter hours are damaged: {error}") from error
     rows, count = len(packed.gpus), packed.count
-    states = _read_states(packed.states, rows, count)
+    states = read_matrix(packed.states, len(STATES) * rows, count).reshape(len(STATES), rows, count)
     gpus = _unpack_section(packed.metrics, metrics, "", (rows, count))
     host = _unpack_section(packed.host, metrics, HOST_PREFIX, (1, count))
     return Quarters(packed.start, count, packed.gpus, gpus, states, host)
-
-
-def _read_states(body: bytes, rows: int, count: int) -> Floats:
-    """An older release knew fewer states: no GPU was in one of the others."""
-    table = decode_matrix(body)
-    known = len(table) // rows if rows else len(STATES)
-    if table.shape != (known * rows, count) or not OLDEST_STATES <= known <= len(STATES):
-        raise Damaged(f"a table of states is {table.shape[0]} × {table.shape[1]} for {rows} GPUs")
-    states = np.zeros((len(STATES), rows, count))
-    states[:known] = table.reshape(known, rows, count)
-    return states
 
 
 def stack_rolls(rolls: Sequence[Roll], kind: str) -> Floats:
@@ -331,19 +319,6 @@ def merge_steps(part: Quarters, size: int) -> Quarters:
     metrics, host = ({name: merge(roll) for name, roll in rolls.items()} for rolls in (part.metrics, part.host))
     states = part.states.reshape(*part.states.shape[:2], count, size).sum(axis=3)
     return Quarters(part.start, count, part.gpus, metrics, states, host)
-
-
-def cut_quarters(part: Quarters, start: int) -> Quarters | None:
-    place = (start - part.start) // QUARTER
-    if not 0 <= place <= part.count - _COUNT:
-        return None
-    mine = slice(place, place + _COUNT)
-
-    def cut(roll: Roll) -> Roll:
-        return Roll(*(getattr(roll, name)[:, mine] for name in Roll.__struct_fields__))
-
-    metrics, host = ({name: cut(roll) for name, roll in rolls.items()} for rolls in (part.metrics, part.host))
-    return Quarters(start, _COUNT, part.gpus, metrics, part.states[:, :, mine], host)
 
 
 def stack_steps(part: Quarters) -> tuple[tuple[str, ...], Floats, Floats]:

@@ -10,9 +10,7 @@ HOST_PREFIX: Final = "host_"
 """Precedes the names of a host's own metrics in one list with those of GPUs."""
 ALL_NAMES: Final = (*GPU_NAMES, *(HOST_PREFIX + name for name in HOST_NAMES))
 STATES: Final = ("absent", "unknown", "free", "busy", "idle", "reserved", "drained", "allocated")
-"""A GPU's availability by number, as it is kept: new ones come last. `absent`: it was not in the report at all."""
-OLDEST_STATES: Final = 6
-"""So many of them were known to the first release: what it kept is read as well."""
+"""A GPU's availability by number, as it is kept: a new one needs a migration. `absent`: not in the report at all."""
 STATE_NUMBERS: Final = {word: number for number, word in enumerate(STATES)}
 
 Values = tuple[float | None, ...]

@@ -1,18 +1,11 @@
 """Totals of a host's hour, or of the fleet's quarter hour: one line per metric, and the GPUs' seconds in each state.
 
 Totals are added over hosts, and subtracted again when late samples change a host's hour. Questions over weeks read
-thousands of them for one metric (`decode_stack`), so their bytes are not deflated and each line has a known place:
-
-    `HEAD`       version, start, step, how many different seconds there are
-    states       the seconds in each
-    seconds      those that metrics have: nearly all have the same ones
-    bits         a bit a name of the layout: whether anything is known
-    lines        `LINES` for each that is known: sum, total, low, high, which seconds
+thousands of them for one metric: so their bytes are records of a fixed size, which numpy reads all at once.
 """
 
-import struct
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +13,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from gpudeck.history.codec import Damaged, Flags, Floats
-from gpudeck.history.sample import HOST_PREFIX, OLDEST_STATES, STATES
+from gpudeck.history.sample import HOST_PREFIX, STATES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Rollup
 
 SUM, SECONDS, LOW, HIGH, TOTAL = range(5)
@@ -28,10 +21,8 @@ SUM, SECONDS, LOW, HIGH, TOTAL = range(5)
 UNKNOWN: Final = (0.0, 0.0, np.nan, np.nan, np.nan)
 """The line of a metric without readings."""
 
-TOTALS_VERSION: Final = 1 + len(STATES) - OLDEST_STATES
-"""Another one for each state that was added to sample.STATES."""
-HEAD: Final = struct.Struct("<BqIH")
-LINES: Final = np.dtype([("sum", "<f8"), ("total", "<f8"), ("low", "<f4"), ("high", "<f4"), ("which", "<u2")])
+_LINE: Final = np.dtype([("sum", "<f8"), ("seconds", "<f8"), ("low", "<f4"), ("high", "<f4"), ("total", "<f8")])
+"""In the order of the columns."""
 _NO_TIME: Final = 1e-6
 """Seconds. What is left when as much was taken out as was put in is not always exactly 0."""
 FLEET: Final = 0
@@ -42,8 +33,6 @@ TotalsRow = tuple[int, int, int, bytes]
 UTILIZATION: Final = "utilization_percent"
 
 _Places = NDArray[np.int64]
-_HEADS: Final = np.dtype([("version", "u1"), ("start", "<i8"), ("step", "<u4"), ("count", "<u2")])
-_SECONDS: Final = np.dtype("<f8")
 
 
 class StepTotals(Struct):
@@ -144,28 +133,35 @@ def sum_known(one: Floats, other: Floats) -> Floats:
     return np.where(np.isnan(one), other, one + np.nan_to_num(other))
 
 
-def encode_totals(totals: StepTotals, layout: tuple[str, ...]) -> bytes:
-    """`layout` are the names in the order that `decode_totals` gets; it has all of the totals' own."""
-    table = totals.table if totals.names == layout else spread(totals, layout)
-    is_known = table[:, SECONDS] > 0
-    known = table[is_known]
-    seconds, which = np.unique(known[:, SECONDS], return_inverse=True)
-    lines: NDArray[Any] = np.empty(len(known), dtype=LINES)
-    lines["sum"], lines["total"], lines["which"] = known[:, SUM], known[:, TOTAL], which
-    lines["low"], lines["high"] = known[:, LOW], known[:, HIGH]
-    head = HEAD.pack(TOTALS_VERSION, totals.start, totals.seconds_per_step, len(seconds))
-    times = np.concatenate([totals.states, seconds]).astype("<f8")
-    return head + times.tobytes() + np.packbits(is_known, bitorder="little").tobytes() + lines.tobytes()
+def encode_totals(totals: StepTotals) -> bytes:
+    """Low and high keep the seven digits of a float32. Start, step and names are not among the bytes."""
+    record = np.empty((), _record_of(len(totals.names)))
+    record["states"] = totals.states
+    for column, name in enumerate(_LINE.names or ()):
+        record["lines"][name] = totals.table[:, column]
+    return record.tobytes()
 
 
-def decode_totals(body: bytes, layout: tuple[str, ...], names: Collection[str] | None = None) -> StepTotals:
-    """Only `names` (None: all), in the order of the layout; those that the layout does not have are left out. Low and
-    high have the seven digits of a float32. Raises Damaged."""
-    bodies = _Bodies([body], len(layout))
-    places = [place for place, name in enumerate(layout) if names is None or name in names]
-    table = np.array([bodies.lines(place)[0] for place in places]).reshape(-1, len(UNKNOWN))
-    _, start, step, _ = HEAD.unpack_from(body)
-    return StepTotals(start, step, tuple(layout[place] for place in places), table, bodies.states()[0])
+def decode_totals(row: TotalsRow, names: tuple[str, ...], seconds_per_step: int) -> StepTotals:
+    """`names` are those of its layout. Raises Damaged."""
+    records = _read_records([row[3]], len(names))
+    return StepTotals(row[1], seconds_per_step, names, _read_lines(records["lines"][0]), records["states"][0].copy())
+
+
+@cache
+def _record_of(names: int) -> np.dtype[Any]:
+    return np.dtype([("states", "<f8", len(STATES)), ("lines", _LINE, names)])
+
+
+def _read_records(bodies: Sequence[bytes], names: int) -> NDArray[Any]:
+    kind = _record_of(names)
+    if wrong := [len(body) for body in bodies if len(body) != kind.itemsize]:
+        raise Damaged(f"totals of {names} metrics are {wrong[0]} bytes, not {kind.itemsize}")
+    return np.frombuffer(b"".join(bodies), kind)
+
+
+def _read_lines(lines: NDArray[Any]) -> Floats:
+    return np.stack([lines[name].astype(np.float64) for name in _LINE.names or ()], axis=-1)
 
 
 class TotalsStack(Struct):
@@ -216,66 +212,15 @@ def join_stacks(stacks: Sequence[TotalsStack]) -> TotalsStack:
 def decode_stack(
     rows: Sequence[TotalsRow], layouts: Mapping[int, tuple[str, ...]], names: Collection[str], seconds_per_step: int
 ) -> TotalsStack:
-    """As `sums.decode_totals` of each row. Raises Damaged."""
+    """As `decode_totals` of each row, of these metrics alone. Raises Damaged."""
     hosts, starts, numbers = (np.array([row[column] for row in rows], dtype=np.int64) for column in range(3))
     tables = np.tile(np.array(UNKNOWN), (len(rows), len(names), 1))
     states = np.zeros((len(rows), len(STATES)))
     for number in set(numbers.tolist()):
         at, layout = np.flatnonzero(numbers == number), layouts[number]
-        bodies = _Bodies([rows[place][3] for place in at.tolist()], len(layout))
-        states[at] = bodies.states()
+        records = _read_records([rows[place][3] for place in at.tolist()], len(layout))
+        states[at] = records["states"]
         for place, name in enumerate(names):
             if name in layout:
-                tables[at, place] = bodies.lines(layout.index(name))
+                tables[at, place] = _read_lines(records["lines"][:, layout.index(name)])
     return TotalsStack(seconds_per_step, tuple(names), hosts, starts, tables, states)
-
-
-class _Bodies:
-    """The bytes of many totals of the same layout, one after another, with the places of what is in them."""
-
-    def __init__(self, bodies: Sequence[bytes], names: int) -> None:
-        sizes = np.array([len(body) for body in bodies], dtype=np.int64)
-        if sizes.min() < HEAD.size:
-            raise Damaged(f"totals of {sizes.min()} bytes")
-        self._bytes = np.frombuffer(b"".join(bodies), dtype=np.uint8)
-        self._begins = np.cumsum(sizes) - sizes
-        head = self._read(self._begins, _HEADS)
-        version = head["version"].astype(np.int64)
-        if not ((version >= 1) & (version <= TOTALS_VERSION)).all():
-            raise Damaged(f"version {version.max()} of totals; this release reads version {TOTALS_VERSION}")
-        self._states = version - 1 + OLDEST_STATES
-        self._count = head["count"].astype(np.int64)
-        self._seconds = self._begins + HEAD.size + _SECONDS.itemsize * self._states
-        at, width = self._seconds + _SECONDS.itemsize * self._count, (names + 7) // 8
-        self._first = at + width
-        ends = self._begins + sizes
-        if (self._first > ends).any():
-            raise Damaged(f"totals of {sizes.min()} bytes are too short for a layout of {names} names")
-        self._known = np.unpackbits(self._bytes[at[:, None] + np.arange(width)], axis=1, bitorder="little")
-        if (self._first + LINES.itemsize * self._known.sum(axis=1, dtype=np.int64) != ends).any():
-            raise Damaged(f"totals do not fit a layout of {names} names")
-
-    def states(self) -> Floats:
-        """In those that an older release did not know was no GPU."""
-        states = np.zeros((len(self._begins), len(STATES)))
-        for place in range(len(STATES)):
-            is_known = place < self._states
-            begins = self._begins[is_known] + HEAD.size + _SECONDS.itemsize * place
-            states[is_known, place] = self._read(begins, _SECONDS)
-        return states
-
-    def lines(self, place: int) -> Floats:
-        lines = np.tile(np.array(UNKNOWN), (len(self._begins), 1))
-        is_known = self._known[:, place] == 1
-        before = self._known[is_known, :place].sum(axis=1, dtype=np.int64)
-        found = self._read(self._first[is_known] + LINES.itemsize * before, LINES)
-        which = found["which"].astype(np.int64)
-        if (which >= self._count[is_known]).any():
-            raise Damaged(f"seconds number {which.max()} of {self._count.max()}")
-        seconds = self._read(self._seconds[is_known] + _SECONDS.itemsize * which, _SECONDS)
-        lines[is_known] = np.column_stack([found["sum"], seconds, found["low"], found["high"], found["total"]])
-        return lines
-
-    def _read(self, places: _Places, kind: np.dtype[Any]) -> NDArray[Any]:
-        table = self._bytes[places[:, None] + np.arange(kind.itemsize)]
-        return np.asarray(table.view(kind.base).reshape(len(places), *kind.shape))

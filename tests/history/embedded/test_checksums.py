@@ -1,4 +1,4 @@
-"""Whatever changes in the file is found, also where the samples are long gone; roll-ups are made again."""
+"""Whatever changes in the file is found, also where the samples are long gone."""
 
 import random
 import shutil
@@ -12,8 +12,7 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.waiting import wait_until
-from gpudeck.history.base import SeriesQuery, UsageQuery
-from gpudeck.history.embedded.repair import repair
+from gpudeck.history.base import SeriesQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.embedded.tables import checked_columns, find_wrong, keys_of
 from gpudeck.history.settings import HistorySettings
@@ -25,7 +24,6 @@ HOUR = 3600.0
 SETTINGS = HistorySettings(min_free=0)
 HOSTS = ("gpu01", "gpu02")
 END = START + 2 * HOUR
-SPAN = "from 2023-11-14 23:00 UTC until 2023-11-15 00:00 UTC"
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +96,7 @@ def flips(path: Path, table: str) -> Iterator[str]:
                 yield f"{table}.{column}: {value!r} → {other!r}"
 
 
-@pytest.mark.parametrize("table", sorted(set(checked_columns()) - {"chunks"}))
+@pytest.mark.parametrize("table", sorted(checked_columns()))
 def test_a_changed_bit_in_any_column_is_found_without_samples(old: Path, table: str) -> None:
     assert damages(old) == []
     count = 0
@@ -182,57 +180,6 @@ def test_changed_roll_up_is_left_out_of_answers(old: Path) -> None:
         assert whole
         assert store.series(ask).series[0].points == []
         assert "cannot be read" in (store.damage or "")
-
-
-def test_repair_names_the_hours_that_are_rebuilt_and_those_that_are_gone(path: Path) -> None:
-    rows(path, "UPDATE host_hours SET body = x'0102' WHERE hour = ?", START)
-    rows(path, "UPDATE chunks SET body = x'0102' WHERE key = (SELECT max(key) FROM chunks)")
-    rows(path, "UPDATE uses SET held = 77, joules = 3 WHERE hour = ? AND host = 1", START)
-    done = repair(path, END)
-    assert done.rebuilt == [
-        f"hours of gpu01 {SPAN}",
-        f"hours of gpu02 {SPAN}",
-        f"usage by host of gpu01 {SPAN}",
-    ]
-    assert done.gone == ["samples of gpu02 from 2023-11-15 00:00 UTC until 2023-11-15 01:00 UTC"]
-    assert damages(path) == []
-
-
-def test_usage_without_samples_is_made_from_that_of_hosts_or_gone(old: Path) -> None:
-    rows(old, "UPDATE uses_of_all SET held = 7, worked = 7 WHERE hour = ?", START)
-    done = repair(old, END)
-    assert (done.rebuilt, done.gone) == ([f"usage of all hosts {SPAN}"], [])
-    with closing(EmbeddedStore(old, SETTINGS, FakeClock(END))) as store:
-        usage = store.usage(UsageQuery("user", START, START + HOUR))
-        assert [row.gpu_hours for row in usage.rows] == [pytest.approx(2.0)]
-    rows(old, "UPDATE uses SET held = 7, worked = 7 WHERE hour = ? AND host = 2", START)
-    rows(old, "UPDATE uses_of_all SET held = 7, worked = 7 WHERE hour = ?", START)
-    done = repair(old, END)
-    assert (done.rebuilt, done.gone) == ([], [f"usage by host of gpu02 {SPAN}", f"usage of all hosts {SPAN}"])
-
-
-def test_repair_of_lost_pages_names_the_hours_that_are_gone(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        key = connection.execute("SELECT max(key) FROM chunks").fetchone()[0]
-        pages = "SELECT pageno FROM dbstat WHERE name = 'chunks' AND pagetype = 'leaf' ORDER BY path DESC LIMIT 1"
-        (page,) = connection.execute(pages).fetchone()
-    body = bytearray(path.read_bytes())
-    body[(page - 1) * 2048 : page * 2048] = bytes(2048)
-    path.write_bytes(body)
-    done = repair(path, END)
-    assert done.aside is not None
-    assert rows(path, "SELECT count(*) FROM chunks WHERE key = ?", key) == [(0,)]
-    # How many hours of the host before it lie on the same page depends on their size.
-    assert done.gone[-1] == "samples of gpu02 from 2023-11-14 23:00 UTC until 2023-11-15 01:00 UTC"
-    assert damages(path) == []
-
-
-def test_lost_mark_of_a_sealed_hour_is_made_again(path: Path) -> None:
-    rows(path, "UPDATE sealed SET upto = upto + 77 WHERE key = (SELECT min(key) FROM sealed)")
-    assert any(sentence.startswith("sealed: the hour from") for sentence in damages(path))
-    repair(path, END)
-    assert damages(path) == []
-    assert rows(path, "SELECT count(*) FROM sealed WHERE key IN (SELECT key FROM chunks)") == [(4,)]
 
 
 def test_newer_file_is_left_alone_with_one_line(path: Path) -> None:

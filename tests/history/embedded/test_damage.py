@@ -170,7 +170,6 @@ def test_repair_leaves_a_file_that_is_sound(path: Path, seed: int) -> None:
     damaged = path.read_bytes()
     is_damaged = bool(damages(path))
     done = repair(path, END)
-    assert done.left == []
     assert damages(path) == []
     assert bool(done.found or done.aside) == is_damaged
     if done.aside is not None:
@@ -207,35 +206,9 @@ def test_damage_of_each_table_is_named_and_repaired(path: Path, table: str) -> N
     with closing(EmbeddedStore(path, SETTINGS, FakeClock(END + HOUR))) as store:
         assert not [answer for answer in ask_everything(store) if isinstance(answer, Temporary)]
     done = repair(path, END)
-    assert (done.left, done.aside) == ([], None)
+    assert done.aside is None
     assert set(found) <= set(done.found)
     assert damages(path) == []
-
-
-@pytest.mark.parametrize("table", ["quarters", "host_hours", "fleet_quarters", "uses", "uses_of_all", "layouts"])
-def test_what_can_be_made_again_from_samples_is(whole: Path, path: Path, table: str) -> None:
-    statement, _ = CASES[table]
-    change(path, statement, *([START] if "?" in statement else []))
-    repair(path, END)
-    stores = [EmbeddedStore(file, SETTINGS, FakeClock(END + HOUR)) for file in (path, _copy(whole))]
-    try:
-        mended, sound = (ask_everything(store)[:-1] for store in stores)
-        assert _round(mended) == _round(sound)
-    finally:
-        for store in stores:
-            store.close()
-
-
-def _copy(whole: Path) -> Path:
-    copy = whole.with_name("copy.db")
-    shutil.copyfile(whole, copy)
-    return copy
-
-
-def _round(answers: list[object]) -> str:
-    import re  # noqa: PLC0415
-
-    return re.sub(r"\d+\.\d+", lambda found: f"{float(found[0]):.4g}", repr(answers))
 
 
 def test_number_of_a_lost_host_is_not_given_to_another(path: Path) -> None:
@@ -248,25 +221,6 @@ def test_number_of_a_lost_host_is_not_given_to_another(path: Path) -> None:
         assert [series.points for series in answer.series] == [[]]
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT id FROM hosts WHERE name = 'new'").fetchone() == (4,)
-
-
-def test_hour_on_a_damaged_page_is_a_gap_and_no_other_is(path: Path) -> None:
-    def count_points(store: EmbeddedStore) -> int:
-        asked = [store.series(SeriesQuery("power_watts", START, END, points=2000, host=host)) for host in HOSTS]
-        return sum(len(answer.series[0].points) for answer in asked)
-
-    with closing(EmbeddedStore(path, SETTINGS, FakeClock(END))) as store:
-        whole = count_points(store)
-    with closing(sqlite3.connect(path)) as connection:
-        (page,) = connection.execute(
-            "SELECT pageno FROM dbstat WHERE name = 'chunks' AND pagetype = 'leaf' ORDER BY pageno LIMIT 1"
-        ).fetchone()
-    body = bytearray(path.read_bytes())
-    body[(page - 1) * 2048 : page * 2048] = bytes(2048)
-    path.write_bytes(body)
-    with closing(EmbeddedStore(path, SETTINGS, FakeClock(END + HOUR))) as store:
-        assert 0 < count_points(store) < whole
-        assert "cannot be read" in (store.damage or "")
 
 
 @pytest.mark.parametrize("content", [b"somebody's thesis" * 999, b"SQLite format 3\0" + bytes(4000), b"\xff" * 50])
@@ -351,4 +305,5 @@ def test_file_without_samples_is_checked_and_repaired_too(accounting: Path) -> N
     with closing(EmbeddedStore(accounting, SETTINGS, FakeClock(START + 2 * HOUR), keep_samples=False)) as store:
         assert store.usage(UsageQuery("user", START, START + HOUR)).rows[0].gpu_hours == pytest.approx(3.0)
         store.usage(UsageQuery("host", START, START + HOUR))
-    assert repair(accounting, END).left == []
+    assert repair(accounting, END).found == [found]
+    assert damages(accounting) == []

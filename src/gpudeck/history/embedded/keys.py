@@ -17,7 +17,7 @@ from msgspec import Struct, field, structs
 
 from gpudeck.history.base import KnownGpu, KnownHost
 from gpudeck.history.embedded.journal import GpuRuns, SampleBatch, make_batch
-from gpudeck.history.embedded.tables import checksum, split_key
+from gpudeck.history.embedded.tables import checksum, convert_rows, split_key
 from gpudeck.history.recorder import Devices, Sample, as_batch
 from gpudeck.history.sample import ProcessSample
 from gpudeck.model.clock import Clock
@@ -105,16 +105,11 @@ class KeyRegistry:
         self.owners[key] = user
         return OpenRun(key, pid, started_at, user, set(split_gpus(gpus)), *_span(first, last))
 
-    def _read(self, kind: object, columns: str, table: str, where: str = "1") -> Iterator[Any]:
-        rows = self._connection.execute(f"SELECT {columns} FROM {table} WHERE {where}").fetchall()  # noqa: S608
-        try:
-            yield from msgspec.convert(rows, type=list[kind])  # type: ignore[valid-type]
-        except msgspec.ValidationError:
-            for row in rows:
-                try:
-                    yield msgspec.convert(row, type=kind)
-                except msgspec.ValidationError as error:
-                    _tell(f"a row of {table} is damaged and left out: {error}")
+    def _read(self, kind: Any, columns: str, table: str, where: str = "1") -> Iterator[Any]:
+        rows = self._connection.execute(f"SELECT {columns} FROM {table} WHERE {where}")  # noqa: S608
+        return convert_rows(
+            rows, kind, lambda row, error: _tell(f"row {row} of {table} is damaged and left out: {error}")
+        )
 
     def _find_newest(self, table: str) -> int:
         """The largest number ever assigned: the number of a lost row must not be used again."""

@@ -11,7 +11,7 @@ from msgspec import Struct, structs
 from gpudeck.history.accounting import RunPart, run_parts, uses_by_step
 from gpudeck.history.codec import Floats
 from gpudeck.history.embedded.keys import HostKeys, KeyRegistry
-from gpudeck.history.embedded.tables import checksum, key_of, open_to_write
+from gpudeck.history.embedded.tables import checked_columns, checksum, key_of, open_to_write
 from gpudeck.history.hour import QUARTER, SECONDS, UNKNOWN, Hour, cut_hour, encode_hour
 from gpudeck.history.rollup import encode_quarters, merge_steps, roll_up, stack_steps
 from gpudeck.history.sample import ProcessSample
@@ -120,7 +120,7 @@ class PastWriter:
         layout, rows = self.keys.layout(names), []
         for number, (table, seconds) in enumerate(zip(tables, states, strict=True)):
             totals = StepTotals(start + number * SECONDS, SECONDS, names, table, seconds)
-            rows.append((totals.start, host.key, layout, encode_totals(totals, names), *utilization_of(totals)))
+            rows.append((totals.start, host.key, layout, encode_totals(totals), *utilization_of(totals)))
         self._insert("host_hours", rows)
 
     def _add_uses(self, host: HostKeys, span: Hour, hours: int) -> dict[tuple[int, int], Floats]:
@@ -161,7 +161,7 @@ class PastWriter:
         for number, (table, seconds) in enumerate(zip(span.tables, span.states, strict=True)):
             totals = StepTotals(start + number * QUARTER, QUARTER, span.names, table, seconds)
             observed = float(seconds[UNKNOWN + 1 :].sum())
-            rows.append((totals.start, layout, observed, encode_totals(totals, span.names)))
+            rows.append((totals.start, layout, observed, encode_totals(totals)))
         self._insert("fleet_quarters", rows)
         uses = [
             (start + hour * SECONDS, *key, *line)
@@ -173,8 +173,10 @@ class PastWriter:
 
     def _insert(self, table: str, rows: Sequence[tuple[object, ...]]) -> None:
         if rows:
-            checked = [(*row, checksum(*(_as_bytes(row) if table == "runs" else row))) for row in rows]
-            self._rows.setdefault(table, []).extend(checked)
+            is_checked = table in checked_columns()
+            self._rows.setdefault(table, []).extend(
+                [(*row, checksum(*_as_bytes(row))) if is_checked else row for row in rows]
+            )
 
 
 def _as_bytes(row: tuple[object, ...]) -> list[object]:

@@ -19,7 +19,7 @@ from gpudeck.history.base import UsageAmounts
 from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded.keys import HostKeys, KeyRegistry
 from gpudeck.history.embedded.open_hour import HourSummary, MatrixCache, OpenHour
-from gpudeck.history.embedded.tables import checksum, is_sound, key_of, require_sound
+from gpudeck.history.embedded.tables import is_sound, key_of, require_sound
 from gpudeck.history.hour import SECONDS, UNKNOWN, Hour, cut_hour, decode_hour, encode_hour, merge_hours
 from gpudeck.history.rollup import Quarters, encode_quarters, hour_totals, quarter_totals, roll_up
 from gpudeck.history.totals import (
@@ -100,8 +100,7 @@ class HourSealer:
         # Of an hour whose samples are no longer kept, the quarter hours of all of them are better than of some.
         if self._keep_samples and not is_more:
             if open_hour.start + SECONDS > self._samples_since():
-                row = key, encode_hour(hour)
-                query("INSERT OR REPLACE INTO chunks (key, body, crc) VALUES (?, ?, ?)", (*row, checksum(*row)))
+                query("INSERT OR REPLACE INTO chunks VALUES (?, ?)", (key, encode_hour(hour)))
             write_quarters(self._connection, key, quarters)
         before = None if old is None else roll_up(old)
         self._write_host_hour(host, quarters, is_more=is_more)
@@ -174,11 +173,9 @@ class HourSealer:
         layout, body = content
         found = self._connection.execute("SELECT names FROM layouts WHERE id = ?", (layout,)).fetchone()
         try:
-            totals = decode_totals(body, read_layout(found[0]))
+            return decode_totals((0, start, layout, body), read_layout(found[0]), seconds)
         except (msgspec.DecodeError, TypeError) as error:
             raise Damaged(f"layout {layout} cannot be read") from error
-        totals.start, totals.seconds_per_step = start, seconds
-        return totals
 
     def forget(self) -> None:
         self._fleet.clear()
@@ -260,24 +257,23 @@ def find_owners(runs: Iterable[int], keys: KeyRegistry, connection: sqlite3.Conn
 
 def write_quarters(connection: sqlite3.Connection, key: int, quarters: Quarters) -> None:
     row = key, quarters.count, encode_quarters(quarters)
-    statement = "INSERT OR REPLACE INTO quarters (key, count, body, crc) VALUES (?, ?, ?, ?)"
-    connection.execute(statement, (*row, checksum(*row)))
+    connection.execute("INSERT OR REPLACE INTO quarters VALUES (?, ?, ?)", row)
 
 
 def write_host_hour(connection: sqlite3.Connection, keys: KeyRegistry, host: int, totals: StepTotals) -> None:
-    row = totals.start, host, keys.layout(totals.names), encode_totals(totals, totals.names), *utilization_of(totals)
+    row = totals.start, host, keys.layout(totals.names), encode_totals(totals), *utilization_of(totals)
     columns = "hour, host, layout, body, utilization_sum, utilization_seconds"
     connection.execute(f"INSERT OR REPLACE INTO host_hours ({columns}) VALUES (?, ?, ?, ?, ?, ?)", row)  # noqa: S608
 
 
 def write_fleet_quarter(connection: sqlite3.Connection, keys: KeyRegistry, whole: StepTotals) -> None:
     observed = float(whole.states[UNKNOWN + 1 :].sum())
-    row = whole.start, keys.layout(whole.names), observed, encode_totals(whole, whole.names)
+    row = whole.start, keys.layout(whole.names), observed, encode_totals(whole)
     connection.execute("INSERT OR REPLACE INTO fleet_quarters (start, layout, observed, body) VALUES (?, ?, ?, ?)", row)
 
 
 def _leave(what: str, start: int, why: object) -> None:
-    """What is damaged stays as it is, and so is found: `gpudeck history repair` adds up what it can be made of."""
+    """What is damaged stays as it is, and so is found by `gpudeck history verify`."""
     log.warning("%s from %s on is damaged and stays as it is: %s", what, show_utc(start), why)
 
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
-
-import msgspec
+from types import GenericAlias
+from typing import Any, Final, get_args
 
 from gpudeck.history import answers
 from gpudeck.history.accounting import RunPart, run_parts
@@ -275,8 +274,10 @@ def view_file(path: Path) -> "Iterator[HistoryView]":
         yield HistoryView(connection, keys, open_hours)
 
 
-_RunRow = tuple[int, int, int, float | None, str | None, str | None, str | None, str | None, str, float, float, int]
-"""The first 12 of `_FIELDS`; the others are those of RunPart."""
+_Text = str | None
+_Known = tuple[int, int, int, float | None, _Text, _Text, _Text, _Text, str, float, float, int]
+_RUN_ROW: Final = GenericAlias(tuple, (*get_args(_Known), *[float] * len(RunPart.__struct_fields__)))
+"""`_FIELDS`: the last ones are those of RunPart."""
 _StartRow = tuple[int, str | None, str, str, float, float, float, float]
 
 
@@ -286,10 +287,8 @@ def find_runs(view: HistoryView, query: RunsQuery, now: float) -> Runs:
         raise HistoryRefused("bad_range", "the range ends before it begins", "`start` has to be before `end`.")
     hosts, gpus = view.hosts(), view.gpus()
     where, values = _conditions(query, hosts, gpus)
-    rows = view.connection.execute(
-        f"SELECT {_FIELDS} FROM runs WHERE {where} ORDER BY first DESC, id DESC LIMIT ?",  # noqa: S608
-        (*values, query.limit + 1),
-    ).fetchall()
+    question = f"SELECT {_FIELDS} FROM runs WHERE {where} ORDER BY first DESC, id DESC LIMIT ?"  # noqa: S608
+    rows = list(view.read_runs(_RUN_ROW, question, (*values, query.limit + 1)))
     page = rows[: query.limit]
     parts: dict[int, dict[int, RunPart]] = {}
     for row in checkpointed(page):
@@ -301,25 +300,21 @@ def find_runs(view: HistoryView, query: RunsQuery, now: float) -> Runs:
 
 
 def find_run(view: HistoryView, key: int, now: float) -> Run | None:
-    row = view.connection.execute(f"SELECT {_FIELDS} FROM runs WHERE id = ?", (key,)).fetchone()  # noqa: S608
-    return None if row is None else _make_run(row, view, (view.hosts(), view.gpus()), _open_parts(view, row[1]), now)
+    rows = view.read_runs(_RUN_ROW, f"SELECT {_FIELDS} FROM runs WHERE id = ?", (key,))  # noqa: S608
+    places = view.hosts(), view.gpus()
+    return next((_make_run(row, view, places, _open_parts(view, row[1]), now) for row in rows), None)
 
 
 def find_starts(view: HistoryView, host: int, start: float, end: float) -> Iterator[RunStart]:
     """The runs of a host that began from `start` until `end`, oldest first. Damaged rows are left out."""
-    rows = view.connection.execute(
+    question = (
         "SELECT id, user, command, gpus, first, last, utilization_sum, utilization_seconds FROM runs "
-        "WHERE first >= ? AND first <= ? AND host = ? AND command IS NOT NULL ORDER BY first, id",
-        (start, end, host),
-    ).fetchall()
+        "WHERE first >= ? AND first <= ? AND host = ? AND command IS NOT NULL ORDER BY first, id"
+    )
     is_open = any(one.start + SECONDS > start for one in view.open_hours_of(host))
     parts = _open_parts(view, host) if is_open else {}
-    for row in rows:
-        try:
-            run, user, command, gpus, first, last, total, seconds = msgspec.convert(row, _StartRow)
-        except msgspec.ValidationError as error:
-            view.damage.note(f"run {row[0]}", error)
-            continue
+    for row in view.read_runs(_StartRow, question, (start, end, host)):
+        run, user, command, gpus, first, last, total, seconds = row
         part = parts.get(run, RunPart())
         total, seconds = total + part.utilization_sum, seconds + part.utilization_seconds
         yield run, (user, command, gpus), EarlierRun(first, last, total / seconds if seconds > 0 else None)
@@ -367,13 +362,7 @@ def _make_run(
     open_parts: Mapping[int, RunPart],
     now: float,
 ) -> Run | None:
-    try:
-        told = msgspec.convert(row[:12], _RunRow)
-        numbers = msgspec.convert(row[12:], tuple[float, ...])
-    except msgspec.ValidationError as error:
-        view.damage.note(f"run {row[0]}", error)
-        return None
-    key, host_key, pid, started_at, user, command, container, job, named, first, last, ended = told
+    key, host_key, pid, started_at, user, command, container, job, named, first, last, ended, *numbers = row
     part = RunPart(*numbers)
     if key in open_parts:
         part.add(open_parts[key])

@@ -1,8 +1,7 @@
 """The SQLite file: its tables, their version, row checksums, and how a connection is made.
 
 The column `crc` is the CRC-32 of the row's other columns. Triggers of the writing connection maintain it, except for
-large rows (`BY_HAND`) and rows that are inserted with it. A row that was damaged before it is changed gets `DAMAGED`,
-which never matches.
+rows that are inserted with it. A row that was damaged before it is changed gets `DAMAGED`, which never matches.
 """
 
 import errno
@@ -11,7 +10,7 @@ import os
 import re
 import sqlite3
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from datetime import UTC, datetime
 from functools import cache
@@ -23,7 +22,6 @@ import msgspec
 from gpudeck.history.codec import Damaged
 from gpudeck.model.errors import Temporary, UsageError
 
-BY_HAND: Final = frozenset({"chunks", "quarters"})
 DAMAGED: Final = -1
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -77,9 +75,10 @@ CREATE TABLE uses_of_all (
     joules REAL NOT NULL, peak REAL NOT NULL, PRIMARY KEY (hour, user, model)
 ) WITHOUT ROWID;
 """
-_CHECKED: Final = tuple(name for name in re.findall(r"CREATE TABLE (\w+)", _SCHEMA) if name not in {"meta", "journal"})
-"""The tables whose rows have a checksum in the column `crc`, which is added to `_SCHEMA`. A journal entry has one
-inside; `meta` only has the version and upper limits of numbers."""
+_OTHERS: Final = frozenset({"meta", "journal", "chunks", "quarters"})
+_CHECKED: Final = tuple(name for name in re.findall(r"CREATE TABLE (\w+)", _SCHEMA) if name not in _OTHERS)
+"""The tables whose rows have a checksum in the column `crc`, which is added to `_SCHEMA`. The bodies of journal, chunks
+and quarters have one inside; `meta` only has the version and upper limits of numbers."""
 WRONG: Final = "the checksum does not fit: the row has changed since it was written"
 
 
@@ -97,6 +96,19 @@ def require_sound(row: Sequence[Any]) -> None:
         raise Damaged(WRONG)
 
 
+def convert_rows(rows: Iterable[Any], kind: Any, note: Callable[[str, Exception], None]) -> Iterator[Any]:
+    """The rows as tuples of that type. Those that are damaged are left out; `note` gets the number of each."""
+    wanted = list(rows)
+    try:
+        yield from msgspec.convert(wanted, list[kind])
+    except msgspec.ValidationError:
+        for row in wanted:
+            try:
+                yield msgspec.convert(row, kind)
+            except msgspec.ValidationError as error:
+                note(str(row[0]), error)
+
+
 def select(columns: Sequence[str], prefix: str = "") -> str:
     """Columns as `checksum` wants them, for a question. The function of a trigger cannot be given damaged text."""
     return ", ".join(
@@ -110,8 +122,6 @@ def keep_checksums(connection: sqlite3.Connection, tables: dict[str, tuple[str, 
     connection.create_function("row_crc", -1, checksum, deterministic=True)
     connection.execute("PRAGMA temp_store = MEMORY")
     for table, columns in tables.items():
-        if table in BY_HAND:
-            continue
         new, old = (f"row_crc({select(columns, prefix)})" for prefix in ("new.", "old."))
         same = " AND ".join(f"{name} IS new.{name}" for name in keys_of(connection, table))
         was_sound = f"old.crc IS NULL OR old.crc = {old}"  # NULL: before the trigger of the INSERT

@@ -18,7 +18,7 @@ from gpudeck.history.embedded.keys import KeyRegistry, OpenRun, split_gpus
 from gpudeck.history.embedded.open_hour import HourSummary, LooseSample, OpenHour
 from gpudeck.history.embedded.open_moments import OpenMoments
 from gpudeck.history.embedded.seal import NO_MODEL, USE_SUMS, read_layout, uses_of
-from gpudeck.history.embedded.tables import HOURS_A_ROW, WRONG, is_damage, is_sound, key_of, keys_between, split_key
+from gpudeck.history.embedded.tables import HOURS_A_ROW, WRONG, convert_rows, is_sound, key_of, keys_between, split_key
 from gpudeck.history.hour import (
     QUARTER,
     SECONDS,
@@ -27,23 +27,20 @@ from gpudeck.history.hour import (
     HourMoment,
     decode_hour,
     decode_moments,
-    find_moment,
-    merge_hours,
 )
 from gpudeck.history.rollup import Quarters, decode_quarters, hour_totals, quarter_totals, roll_up
-from gpudeck.history.sample import ALL_NAMES, STATES
+from gpudeck.history.sample import STATES
 from gpudeck.history.totals import (
     FLEET,
     UTILIZATION,
     StepTotals,
+    TotalsRow,
     TotalsStack,
     add_totals,
     decode_stack,
     decode_totals,
-    extend_totals,
     join_stacks,
     stack_totals,
-    subtract_totals,
     sum_totals,
 )
 from gpudeck.model.cpu_budget import checkpointed
@@ -55,13 +52,11 @@ _MOST: Final = 10_000
 T = TypeVar("T")
 _RunRow = tuple[int, int, str, str | None, float, float, int]
 _PastRunRow = tuple[int, int, int, float | None, str | None, str | None, str | None, str | None, str]
-_PAST_RUNS: Final = list[_PastRunRow]
 _RunSpanRow = tuple[int, int, int, str, str | None, str | None, float, float]
 _RUNS_AT_ONCE: Final = 256
 _FOR_USES: Final = ("utilization_percent", "power_watts", "memory_used_bytes")
 _BATCH: Final = 5_000
 """Totals that are in memory at once as they are in the file: about 1 KB each."""
-_MAX_SECONDS: Final = 1e18
 _Place = tuple[int, int]
 
 
@@ -93,28 +88,29 @@ class DamageLog:
 
 
 class HistoryView:
-    """What answers are made from, by the store's own numbers. Open hours are part of it like sealed ones. Hours come in
-    order of time. `metrics` are the names wanted, the host's own with `host_` before them: nothing else is decoded."""
+    """What answers are made from, by the store's own numbers. Open hours are part of it like sealed ones; late samples
+    of a sealed hour are seen when it is sealed again, some seconds later. Hours come in order of time. `metrics` are
+    the names wanted, the host's own with `host_` before them: nothing else is decoded."""
 
     def __init__(
         self,
         connection: sqlite3.Connection,
         keys: KeyRegistry,
-        open_hours: dict[tuple[int, int], OpenHour],
+        open_hours: dict[_Place, OpenHour],
         damage: DamageLog | None = None,
         until: int | None = None,
     ) -> None:
-        """With `until`, open hours are as they were summarized until then, and late samples are left out."""
+        """With `until`, open hours are as they were summarized until then."""
         self.connection = connection
         self.damage = damage or DamageLog()
         self._keys = keys
         self._until = until
         self._loose: tuple[float, dict[int, LooseSample]] | None = None
-        self._open_hours = (
-            open_hours
-            if until is None
-            else {key: one for key, one in open_hours.items() if one.summary(until) is not None}
-        )
+        self._open_hours = {
+            key: one
+            for key, one in open_hours.items()
+            if not one.is_late and (until is None or one.summary(until) is not None)
+        }
 
     def gpus(self) -> dict[int, KnownGpu]:
         return dict(self._keys.gpus)
@@ -123,20 +119,19 @@ class HistoryView:
         return {**self._keys.by_key}
 
     def run(self, key: int) -> KnownRun | None:
-        row = self.connection.execute(
-            "SELECT id, host, gpus, user, first, last, pid FROM runs WHERE id = ?", (key,)
-        ).fetchone()
-        if row is None:
-            return None
-        try:
-            _, host, gpus, user, first, last, pid = msgspec.convert(row, _RunRow)
-        except msgspec.ValidationError as error:
-            self.damage.note(f"run {key}", error)
-            return None
-        live = self.live_run(host, pid, key)
-        if live is not None:
-            return KnownRun(key, host, tuple(sorted(live.gpus)), user, live.first, self._keys.by_key[host].last)
-        return KnownRun(key, host, split_gpus(gpus), user, first, last)
+        question = "SELECT id, host, gpus, user, first, last, pid FROM runs WHERE id = ?"
+        for _, host, gpus, user, first, last, pid in self.read_runs(_RunRow, question, (key,)):
+            live = self.live_run(host, pid, key)
+            if live is not None:
+                return KnownRun(key, host, tuple(sorted(live.gpus)), user, live.first, self._keys.by_key[host].last)
+            return KnownRun(key, host, split_gpus(gpus), user, first, last)
+        return None
+
+    def read_runs(self, kind: Any, question: str, values: Sequence[object]) -> Iterator[Any]:
+        """The rows of a question about runs, whose first column is the id, as tuples of that type."""
+        found = self.connection.execute(question, values)
+        while rows := found.fetchmany(_RUNS_AT_ONCE):
+            yield from convert_rows(rows, kind, lambda run, error: self.damage.note(f"run {run}", error))
 
     def raw_since(self, hosts: Iterable[int]) -> float:
         wanted = set(hosts)
@@ -145,14 +140,9 @@ class HistoryView:
         return float(min((start for start in found if start is not None), default=0))
 
     def _oldest(self, host: int) -> int | None:
-        for table in ("chunks", "sealed"):
-            with self._noting_damage(f"a part of the file, with the first hours of host {host},"):
-                row = self.connection.execute(
-                    f"SELECT min(key) FROM {table} WHERE key BETWEEN ? AND ?",  # noqa: S608
-                    keys_between(host, 0, 7e9),
-                ).fetchone()
-                return None if row[0] is None else split_key(row[0])[1]
-        return None
+        question = "SELECT min(key) FROM chunks WHERE key BETWEEN ? AND ?"
+        (key,) = self.connection.execute(question, keys_between(host, 0, 7e9)).fetchone()
+        return None if key is None else split_key(key)[1]
 
     def hours(
         self, host: int, start: float, end: float, metrics: Collection[str], *, runs: bool = False
@@ -162,12 +152,9 @@ class HistoryView:
             begin = split_key(key)[1]
             for earlier in [at for at in open_hours if at < begin]:
                 yield open_hours.pop(earlier).snapshot(metrics, runs=runs)
-            open_hour = open_hours.pop(begin, None)
-            late = None if open_hour is None else open_hour.snapshot(metrics, runs=runs)
             hour = self._read_or_note("samples", host, begin, partial(decode_hour, body, metrics, runs=runs))
-            found = merge_hours(hour, late) if hour is not None and late is not None else hour or late
-            if found is not None:
-                yield found
+            if hour is not None:
+                yield hour
         for open_hour in checkpointed(open_hours.values()):
             yield open_hour.snapshot(metrics, runs=runs)
 
@@ -186,8 +173,6 @@ class HistoryView:
                 begins[host] = begin
                 if open_hour is None or open_hour.start < begin:
                     alone.append(host)
-                elif host in sealed and sealed[host][0] == begin:
-                    found |= self._late_moment(host, begin, at, metrics)
                 else:
                     opened.append(open_hour)
             found |= self._sealed_moments({host: sealed[host] for host in alone}, at, metrics)
@@ -195,11 +180,6 @@ class HistoryView:
             found |= {one.host: moment for one, moment in zip(opened, some, strict=True) if moment is not None}
             left = {host: begin - 1.0 for host, begin in begins.items() if host not in found}
         return found
-
-    def _late_moment(self, host: int, begin: int, at: float, metrics: Collection[str] | None) -> dict[int, HourMoment]:
-        hours = self.hours(host, begin, begin + SECONDS, ALL_NAMES if metrics is None else metrics, runs=True)
-        found = next((moment for hour in hours if (moment := find_moment(hour, at)) is not None), None)
-        return {} if found is None else {host: found}
 
     def _sealed_moments(
         self, bodies: Mapping[int, tuple[int, bytes]], at: float, metrics: Collection[str] | None
@@ -219,14 +199,11 @@ class HistoryView:
     def _newest_bodies(self, hosts: Mapping[int, float]) -> dict[int, tuple[int, bytes]]:
         keys = [key_of(host, max(until, 0)) for host, until in hosts.items()]
         question = f"SELECT key, body FROM chunks WHERE key IN ({', '.join('?' * len(keys))})"  # noqa: S608
-        rows: list[tuple[int, bytes]] = []
-        with self._noting_damage("a part of the file, with hours of several hosts,"):
-            rows = self.connection.execute(question, keys).fetchall()
+        rows = self.connection.execute(question, keys).fetchall()
         there = {key for key, _ in rows}
         question = "SELECT key, body FROM chunks WHERE key >= ? AND key <= ? ORDER BY key DESC LIMIT 1"
         for key in [key for key in keys if key not in there]:
-            with self._noting_damage(f"a part of the file, with hours of host {split_key(key)[0]},"):
-                rows += self.connection.execute(question, (key_of(split_key(key)[0], 0), key)).fetchall()
+            rows += self.connection.execute(question, (key_of(split_key(key)[0], 0), key)).fetchall()
         return {host: (start, body) for key, body in rows for host, start in [split_key(key)]}
 
     def _loose_at(self, at: float, hours: Sequence[OpenHour]) -> dict[int, LooseSample]:
@@ -248,70 +225,35 @@ class HistoryView:
         """Those that were there at some time from `start` until before `end`, with their first and last sample."""
         columns = "id, host, pid, gpus, user, job, first, last"
         question = f"SELECT {columns} FROM runs WHERE first < ? AND (last >= ? OR NOT ended)"  # noqa: S608
-        for row in checkpointed(self.connection.execute(question, (end, start)).fetchall()):
-            try:
-                key, host, pid, gpus, user, job, first, last = msgspec.convert(row, _RunSpanRow)
-            except msgspec.ValidationError as error:
-                self.damage.note(f"run {row[0]}", error)
-                continue
+        rows = self.read_runs(_RunSpanRow, question, (end, start))
+        for key, host, pid, gpus, user, job, first, last in checkpointed(rows):
             live = self.live_run(host, pid, key)
             there = split_gpus(gpus) if live is None else tuple(live.gpus)
             yield RunSpan(host, there, user, job, first, last if live is None else self._keys.by_key[host].last)
 
     def _past_runs(self, where: str, values: Sequence[object], gpus: str = "gpus") -> Iterator[PastRun]:
         columns = f"id, host, pid, started_at, user, command, container, job, {gpus}"
-        found = self.connection.execute(f"SELECT {columns} FROM runs WHERE {where}", values)  # noqa: S608
-        while rows := found.fetchmany(_RUNS_AT_ONCE):
-            # All at once takes a third of the time; where one of them is damaged, each by itself.
-            with contextlib.suppress(msgspec.ValidationError):
-                yield from [
-                    PastRun._make((*row[:-1], split_gpus(row[-1]))) for row in msgspec.convert(rows, _PAST_RUNS)
-                ]
-                continue
-            for row in rows:
-                try:
-                    sound = msgspec.convert(row, _PastRunRow)
-                except msgspec.ValidationError as error:
-                    self.damage.note(f"run {row[0]}", error)
-                else:
-                    yield PastRun._make((*sound[:-1], split_gpus(sound[-1])))
+        question = f"SELECT {columns} FROM runs WHERE {where}"  # noqa: S608
+        for row in self.read_runs(_PastRunRow, question, values):
+            yield PastRun._make((*row[:-1], split_gpus(row[-1])))
 
     def quarters(self, host: int, start: float, end: float, metrics: Collection[str]) -> Iterator[Quarters]:
-        open_hours = self._open(host, start, end)
         for key, body in checkpointed(self._bodies("quarters", host, start, end)):
-            begin = split_key(key)[1]
-            if begin not in open_hours:
-                found = self._read_or_note("quarter hours", host, begin, partial(decode_quarters, body, metrics))
-                if found is not None:
-                    yield found
-        for begin, open_hour in checkpointed(open_hours.items()):
-            if open_hour.is_late:
-                for hour in self.hours(host, begin, begin + SECONDS, metrics):
-                    yield roll_up(hour)
-            else:
-                yield roll_up(open_hour.snapshot(metrics, runs=False))
+            read = partial(decode_quarters, body, metrics)
+            found = self._read_or_note("quarter hours", host, split_key(key)[1], read)
+            if found is not None:
+                yield found
+        for open_hour in checkpointed(self._open(host, start, end).values()):
+            yield roll_up(open_hour.snapshot(metrics, runs=False))
 
     def host_hours(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
-        more, sealed_too = {}, set()
-        for key, open_hour in checkpointed(self._open_between(start, end)):
-            late = self._late_hour(*key, open_hour, metrics)
-            sealed_too |= {key} if late is None else set()
-            more[key] = self._hour_of(open_hour, metrics) if late is None else hour_totals(roll_up(late[1]))
-        columns = "host, hour, layout, body, crc, utilization_sum, utilization_seconds"
-        question = f"SELECT {columns} FROM host_hours WHERE hour >= ? AND hour < ? ORDER BY hour"  # noqa: S608
-        rows = self._span(question, start, end, SECONDS, column=1)
-
-        def join_late(sealed: StepTotals, key: _Place) -> StepTotals:
-            return extend_totals(more[key], sealed) if key in sealed_too else more[key]
-
-        whole = self._only_sound(rows, lambda host, hour, *more: (hour, host, *more))
-        return self._stack(whole, more, join_late, metrics, SECONDS)
+        more = {key: self._hour_of(one, metrics) for key, one in checkpointed(self._open_between(start, end))}
+        rows = self._sound_rows("host_hours", "hour", start, end)
+        found = ((host, hour, layout, body) for hour, host, layout, body, *_ in rows)
+        return self._stack(found, more, metrics, SECONDS)
 
     def host_utilization(self, start: int, end: int, step: int) -> TotalsStack:
         """The sums and seconds of the utilization of each host, by steps that are a whole number of hours."""
-        open_hours = self._open_between(start, end)
-        if any(open_hour.is_late for _, open_hour in open_hours):
-            return self.host_hours(start, end, (UTILIZATION,))
         # A question a column: one for all of them would have to sort what the index has in order.
         question = (
             "SELECT host, sum(utilization_sum), sum(utilization_seconds) FROM host_hours INDEXED BY host_utilization "
@@ -325,40 +267,18 @@ class HistoryView:
         tables[:, 0, :2] = np.nan_to_num(rows[:, 1:])
         states = np.zeros((len(rows), len(STATES)))
         sealed = TotalsStack(step, (UTILIZATION,), rows[:, 0].astype(np.int64), starts, tables, states)
+        open_hours = self._open_between(start, end)
         more = {key: self._hour_of(open_hour, (UTILIZATION,)) for key, open_hour in checkpointed(open_hours)}
         return join_stacks([sealed, stack_totals(more, (UTILIZATION,), step)])
 
     def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
-        of_hosts: dict[_Place, list[StepTotals]] = {}
-        were: dict[_Place, list[StepTotals]] = {}
-        for (host, hour), open_hour in checkpointed(self._open_between(start - SECONDS + 1, end)):
-            late = self._late_hour(host, hour, open_hour, metrics)
-            _sort_in(of_hosts, self._quarters_of(open_hour, metrics) if late is None else _quarters_in(late[1]))
-            if late is not None:
-                _sort_in(were, _quarters_in(late[0]))
-        more = {key: sum_totals(parts) for key, parts in of_hosts.items() if start <= key[1] < end}
-        less = {key: sum_totals(parts) for key, parts in were.items()}
-        columns = f"{FLEET}, start, layout, body, crc, observed"
-        question = f"SELECT {columns} FROM fleet_quarters WHERE start >= ? AND start < ? ORDER BY start"  # noqa: S608
-        rows = self._span(question, start, end, QUARTER, column=1)
-
-        def join_late(sealed: StepTotals, key: _Place) -> StepTotals:
-            return add_totals(more[key], subtract_totals(sealed, less[key]) if key in less else sealed)
-
-        whole = self._only_sound(rows, lambda _, begin, layout, body, observed: (begin, layout, observed, body))
-        return self._stack(whole, more, join_late, metrics, QUARTER)
-
-    def _late_hour(
-        self, host: int, start: int, open_hour: OpenHour, metrics: Collection[str]
-    ) -> tuple[Hour, Hour] | None:
-        """An hour that was sealed and got late samples since: as it was, and as it is with them. None where it was not
-        sealed, or where its samples are no longer kept."""
-        if not open_hour.is_late:
-            return None
-        body = next((body for _, body in self._bodies("chunks", host, start, start + 1)), None)
-        read = partial(decode_hour, body, metrics, runs=False) if body is not None else None
-        sealed = None if read is None else self._read_or_note("samples", host, start, read)
-        return None if sealed is None else (sealed, merge_hours(sealed, open_hour.snapshot(metrics, runs=False)))
+        parts: dict[_Place, list[StepTotals]] = {}
+        for _, open_hour in checkpointed(self._open_between(start - SECONDS + 1, end)):
+            for totals in self._quarters_of(open_hour, metrics):
+                parts.setdefault((FLEET, totals.start), []).append(totals)
+        more = {key: sum_totals(some) for key, some in parts.items() if start <= key[1] < end}
+        rows = self._sound_rows("fleet_quarters", "start", start, end)
+        return self._stack(((FLEET, at, layout, body) for at, layout, _, body in rows), more, metrics, QUARTER)
 
     def uses(
         self, start: int, end: int, *, by_host: bool = False, hourly: bool = False
@@ -372,13 +292,9 @@ class HistoryView:
             f"WHERE hour >= ? AND hour < ? GROUP BY {by}{'host, ' if by_host else ''}user, model"
         )
         names = {key: known.host_id for key, known in list(self._keys.by_key.items())} if by_host else {}
-        for at, of, user, model, *numbers in checkpointed(self._span(question, start, end, SECONDS)):
-            if all(isinstance(number, int | float) and abs(number) < _MAX_SECONDS for number in numbers):
-                key = at, names.get(of, ""), self._words.get(user), self._words.get(model, NO_MODEL)
-                yield key, UsageAmounts(*numbers)
-            else:
-                place = f"usage from {show_utc(start)} until {show_utc(end)}"
-                self.damage.note(place, "its figures are no numbers any more")
+        for at, of, user, model, *numbers in checkpointed(self.connection.execute(question, (start, end))):
+            key = at, names.get(of, ""), self._words.get(user), self._words.get(model, NO_MODEL)
+            yield key, UsageAmounts(*numbers)
         for (of, at), open_hour in checkpointed(self._open_between(start, end)):
             summary = self._summary(open_hour)
             found = open_hour.cached("uses", partial(self._uses_of, open_hour)) if summary is None else summary.uses
@@ -387,7 +303,7 @@ class HistoryView:
 
     def observed(self, start: int, end: int) -> float:
         question = "SELECT total(observed) FROM fleet_quarters WHERE start >= ? AND start < ?"
-        seconds = sum(float(row[0]) for row in self._span(question, start, end, QUARTER))
+        seconds: float = self.connection.execute(question, (start, end)).fetchone()[0]
         for _, open_hour in checkpointed(self._open_between(start - SECONDS + 1, end)):
             if (summary := self._summary(open_hour)) is not None:
                 seconds += sum(
@@ -465,90 +381,40 @@ class HistoryView:
         if table == "quarters":
             # Of a row that begins earlier, those of the span may be the last.
             first, also = first - HOURS_A_ROW + 1, f"key + (count + 3) / 4 > {first} AND "
-        question = f"SELECT key, body FROM {table} WHERE {also}key >= ? AND key < ? ORDER BY key"  # noqa: S608
-        yield from self._span(question, first, last + 1, 1, column=0)
+        question = f"SELECT key, body FROM {table} WHERE {also}key >= ? AND key <= ? ORDER BY key"  # noqa: S608
+        yield from self.connection.execute(question, (first, last))
 
-    def _span(self, question: str, start: int, end: int, step: int, column: int | None = None) -> Iterator[Any]:
-        """The rows of a question from `start` until before `end`, in order of `column`; None: of no order. Where the
-        file is damaged it goes on step by step: then what is damaged costs its own steps alone."""
-        begin, place = start, f"a part of the file, asked for from {start} until {end},"
-        is_damaged = True
-        with self._noting_damage(place):
-            for row in self.connection.execute(question, (start, end)):
-                if column is not None:
-                    begin = row[column] + step
+    def _sound_rows(self, table: str, column: str, start: int, end: int) -> Iterator[Any]:
+        """The rows of totals whose `column` lies in that time, without their checksums."""
+        rows = self.connection.execute(f"SELECT * FROM {table} WHERE {column} >= ? AND {column} < ?", (start, end))  # noqa: S608
+        for *row, crc in rows:
+            if is_sound(row, crc):
                 yield row
-            is_damaged = False
-        for at in range(begin, end, step) if is_damaged else ():
-            with self._noting_damage(place):
-                yield from self.connection.execute(question, (at, min(at + step, end))).fetchall()
-
-    @contextlib.contextmanager
-    def _noting_damage(self, place: str) -> Iterator[None]:
-        """What the file's damage keeps from being read is noted and left out."""
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            if not is_damage(error):
-                raise
-            self.damage.note(place, error)
-
-    def _only_sound(self, rows: Iterator[Any], order: Callable[..., Sequence[Any]]) -> Iterator[Any]:
-        """`rows` are host, start, layout, bytes, checksum and more; `order` is that of the table's columns."""
-        for row in rows:
-            if is_sound(order(*row[:4], *row[5:]), row[4]):
-                yield row[:4]
             else:
-                self._note_damage("hours", row[0], row[1], WRONG)
+                self.damage.note(f"a row of {table} from {show_utc(row[0])} on", WRONG)
 
     def _stack(
-        self,
-        rows: Iterator[Any],
-        more: dict[_Place, StepTotals],
-        join_late: Callable[[StepTotals, _Place], StepTotals],
-        metrics: Collection[str],
-        seconds: int,
+        self, rows: Iterator[TotalsRow], more: dict[_Place, StepTotals], metrics: Collection[str], seconds: int
     ) -> TotalsStack:
-        """Sealed totals, and `more` of hours that are open. `join_late` combines both."""
-        sealed = []
-        while batch := list(islice(rows, _BATCH)):
+        """Sealed totals, and `more` of hours that are open."""
+        known, sealed = (row for row in rows if row[2] in self._layouts), []
+        while batch := list(islice(known, _BATCH)):
             for row in [row for row in batch if row[:2] in more]:
-                totals = self._read_or_note("hours", row[0], row[1], partial(self._totals, row, metrics))
-                if totals is not None:
-                    more[row[:2]] = join_late(totals, row[:2])
+                totals = decode_totals(row, self._layouts[row[2]], seconds)
+                more[row[:2]] = add_totals(more[row[:2]], totals)
             alone = [row for row in batch if row[:2] not in more]
-            sealed.append(self._decode(alone, metrics, seconds))
+            sealed.append(decode_stack(alone, self._layouts, metrics, seconds))
         return join_stacks([*sealed, stack_totals(more, metrics, seconds)])
-
-    def _totals(self, row: Any, metrics: Collection[str] | None) -> StepTotals:
-        if row[2] not in self._layouts:
-            raise Damaged(f"layout {row[2]} is missing")
-        return decode_totals(row[3], self._layouts[row[2]], metrics)
-
-    def _decode(self, rows: Sequence[Any], metrics: Collection[str], seconds: int) -> TotalsStack:
-        """All at once; where one is damaged, those that are not."""
-        try:
-            return decode_stack(rows, self._layouts, metrics, seconds)
-        except (Damaged, KeyError, TypeError, ValueError):
-            whole = [
-                row
-                for row in rows
-                if self._read_or_note("hours", row[0], row[1], partial(self._totals, row, None)) is not None
-            ]
-            return decode_stack(whole, self._layouts, metrics, seconds)
 
     def _read_or_note(self, what: str, host: int, start: int, read: Callable[[], T]) -> T | None:
         """None where it is damaged: that hour is a gap then, and the others are shown."""
         try:
             return read()
         except Damaged as error:
-            self._note_damage(what, host, start, error)
+            known = self._keys.by_key.get(host)
+            name = f"host {host}" if known is None else known.name
+            self.damage.note(f"the {what} of {name} from {show_utc(start)} on", error)
             return None
-
-    def _note_damage(self, what: str, host: int, start: int, why: object) -> None:
-        known = self._keys.by_key.get(host)
-        name = "the fleet" if host == FLEET else f"host {host}" if known is None else known.name
-        self.damage.note(f"the {what} of {name} from {show_utc(start)} on", why)
 
 
 def _hour_of(open_hour: OpenHour, metrics: Collection[str]) -> StepTotals:
@@ -559,14 +425,5 @@ def _hour_of(open_hour: OpenHour, metrics: Collection[str]) -> StepTotals:
 
 def _quarters_of(open_hour: OpenHour, metrics: Collection[str]) -> list[StepTotals]:
     return open_hour.cached(
-        ("quarters", *sorted(metrics)), lambda: _quarters_in(open_hour.snapshot(metrics, runs=False))
+        ("quarters", *sorted(metrics)), lambda: quarter_totals(roll_up(open_hour.snapshot(metrics, runs=False)))
     )
-
-
-def _quarters_in(hour: Hour) -> list[StepTotals]:
-    return quarter_totals(roll_up(hour))
-
-
-def _sort_in(found: dict[_Place, list[StepTotals]], quarters: Iterable[StepTotals]) -> None:
-    for totals in quarters:
-        found.setdefault((FLEET, totals.start), []).append(totals)

@@ -22,7 +22,7 @@ import numpy as np
 from gpudeck.history.embedded.journal import MetricLayout, SampleBatch, encode_entry, join_layout, pick, read_journal
 from gpudeck.history.embedded.keys import BatchBuilder, KeyRegistry
 from gpudeck.history.embedded.open_hour import HOST_BITS, LooseBatches, MatrixCache, OpenHour
-from gpudeck.history.embedded.repair import repair_rows, replace_file
+from gpudeck.history.embedded.repair import replace_file
 from gpudeck.history.embedded.retention import HistoryRetention
 from gpudeck.history.embedded.seal import HourSealer, summarize
 from gpudeck.history.embedded.tables import is_damage, key_of, lock_file, open_to_write, set_file_aside
@@ -51,8 +51,6 @@ quarter hour that is over."""
 _MAX_WAITING: Final = 50_000
 _UPKEEP_EVERY: Final = 60.0
 _LOOK_EVERY: Final = 5.0
-_MAX_TOLD: Final = 100
-"""Log lines about what a damaged file has lost."""
 _AHEAD: Final = 3600.0
 """Seconds: data so far ahead of a confirmed clock was written while the clock was wrong."""
 
@@ -144,9 +142,6 @@ class EmbeddedWriter:
         began = time.time()
         aside, copied = replace_file(self.path, began, self._settings.min_free)
         try:
-            with contextlib.closing(open_to_write(self.path)) as connection:
-                for sentence in repair_rows(connection, began, is_copied=True).gone[:_MAX_TOLD]:
-                    log.error("gone from the history: %s", sentence)
             self._open()
         except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
             log.warning("what could be read of %s cannot be used either: %s", aside, error)
@@ -367,13 +362,10 @@ class EmbeddedWriter:
         self._rest = _WAIT
         now, began = self._now(), time.perf_counter()
         if not self._due:
-            if not any(_is_over(start, now) for start in self._starts):
-                return
-            self._rest = min(_WAIT, _QUIET)
             due = sorted(
                 (start, host)
                 for (host, start), one in self.open_hours.items()
-                if _is_over(start, now) and not now - _QUIET < one.touched_at <= now
+                if (one.is_late or _is_over(start, now)) and not now - _QUIET < one.touched_at <= now
             )
             groups = groupby(due, lambda key: (key[0], key[1] >> HOST_BITS))
             self._due = [[(host, start) for start, host in some] for _, some in groups][::-1]
