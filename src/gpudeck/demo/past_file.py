@@ -27,8 +27,7 @@ from gpudeck.demo.past import DAY, HOUR, Slice, past_events, sample_span
 from gpudeck.history.embedded.keys import HostKeys
 from gpudeck.history.embedded.past_writer import PastSpan, PastWriter
 from gpudeck.history.embedded.store import EmbeddedStore
-from gpudeck.history.embedded.tables import HOURS_A_ROW
-from gpudeck.history.hour import QUARTER, Hour, RunSlice
+from gpudeck.history.hour import QUARTER, Hour, RunSlice, cut_hour
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HostSample, ProcessSample
 
 _MAX_HOST_HOURS: Final = 36_000
@@ -38,7 +37,8 @@ _FINE_STEP: Final = 120
 _MANY_HOSTS: Final = 64
 _RUNS_A_HOST: Final = 50_000
 """Numbers that are set apart for the runs of each host."""
-_SPAN_SECONDS: Final = HOURS_A_ROW * HOUR
+_SPAN_SECONDS: Final = 4 * DAY
+"""What is simulated at once."""
 _ProcessRun = tuple[ProcessSample, RunSlice]
 
 
@@ -71,7 +71,6 @@ class PastFile:
             writer = PastWriter(path)
             for host in self._hosts:
                 host.write(writer, Slice(self.start, self._edge, QUARTER), keep_samples=False)
-                writer.flush()
             writer.close()
 
     def _write_open_hour(self, path: Path) -> None:
@@ -114,7 +113,9 @@ class _HostPast:
         self._add_runs(writer, key, parts, span.end - span.step)
         for one, (hour, runs) in zip(spans, parts, strict=True):
             hour.runs = [replace(part, run=self._runs[process.pid, process.started_at]) for process, part in runs]
-            writer.add(key, hour, int((one.end - one.start) / HOUR), keep_samples=keep_samples)
+            for start in range(int(one.start), int(one.end), int(HOUR)):
+                writer.add(key, cut_hour(hour, start + HOUR, start), keep_samples=keep_samples)
+            writer.flush()
 
     def _read(self, span: Slice) -> tuple[Hour, list[_ProcessRun]]:
         """Hours in a row as one, and who was on which GPU, without the numbers of their runs."""

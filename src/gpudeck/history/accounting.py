@@ -64,27 +64,17 @@ def uses(
 ) -> dict[tuple[str | None, str], UsageAmounts]:
     """By user and model; None: unknown. Users who are on a GPU at the same time share its seconds by the memory of
     their runs there, and equally when that is not known of all of them, or is 0 of all of them."""
-    found = uses_by_step(hour, models, owners, np.zeros(1, np.intp)) if len(hour.times) and hour.gpus else {}
-    return {key: UsageAmounts(*table[0].tolist()) for key, table in found.items() if table[0, 0] > 0}
-
-
-def uses_by_step(
-    span: Hour, models: Sequence[str], owners: Mapping[int, str | None], starts: _Indexes
-) -> dict[tuple[str | None, str], Floats]:
-    """As `uses`, by steps: (steps, fields of UsageAmounts). `starts` are the places of each step's first sample."""
-    facts = _facts(span)
-    found: dict[tuple[str | None, str], Floats] = {}
-    for claim in (_claims_of_users(span, owners), _claims_without_runs(span)):
-        if not claim.names:
-            continue
-        sums = np.add.reduceat(claim.share * facts[:, claim.gpu], starts, axis=2)
+    if not len(hour.times) or not hour.gpus:
+        return {}
+    facts = _facts(hour)
+    found: dict[tuple[str | None, str], UsageAmounts] = {}
+    for claim in (_claims_of_users(hour, owners), _claims_without_runs(hour)):
+        sums = (claim.share * facts[:, claim.gpu]).sum(axis=2).T
         seen = (claim.share > 0) & (facts[0, claim.gpu] > 0)
-        peaks = np.maximum.reduceat(np.where(seen, claim.memory, 0.0), starts, axis=1)
-        for row, (name, gpu) in enumerate(zip(claim.names, claim.gpu.tolist(), strict=True)):
-            table = found.setdefault((name, models[gpu]), np.zeros((len(starts), _SUMS + 1)))
-            table[:, :_SUMS] += sums[:, row].T
-            np.maximum(table[:, _SUMS], peaks[row], out=table[:, _SUMS])
-    return found
+        peaks = np.where(seen, claim.memory, 0.0).max(axis=1, initial=0.0)
+        for name, gpu, line in zip(claim.names, claim.gpu.tolist(), np.column_stack([sums, peaks]), strict=True):
+            found.setdefault((name, models[gpu]), UsageAmounts()).add(UsageAmounts(*line.tolist()))
+    return {key: use for key, use in found.items() if use.used > 0}
 
 
 def run_parts(hour: Hour) -> dict[int, RunPart]:

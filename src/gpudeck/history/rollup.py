@@ -308,23 +308,6 @@ def quarter_totals(part: Quarters) -> list[StepTotals]:
     ]
 
 
-def merge_steps(part: Quarters, size: int) -> Quarters:
-    count = part.count // size
-
-    def merge(roll: Roll) -> Roll:
-        low, high, last = (one.reshape(-1, count, size) for one in (roll.low, roll.high, roll.last))
-        sums, seconds = (one.reshape(-1, count, size).sum(axis=2) for one in (roll.sum, roll.seconds))
-        return Roll(sums, seconds, np.fmin.reduce(low, axis=2), np.fmax.reduce(high, axis=2), last[:, :, -1])
-
-    metrics, host = ({name: merge(roll) for name, roll in rolls.items()} for rolls in (part.metrics, part.host))
-    states = part.states.reshape(*part.states.shape[:2], count, size).sum(axis=3)
-    return Quarters(part.start, count, part.gpus, metrics, states, host)
-
-
-def stack_steps(part: Quarters) -> tuple[tuple[str, ...], Floats, Floats]:
-    return (*_tables(part, as_one=False), part.states.sum(axis=1).T)
-
-
 def _tables(part: Quarters, *, as_one: bool) -> tuple[tuple[str, ...], Floats]:
     names = (*part.metrics, *(HOST_PREFIX + name for name in part.host))
     is_sum = which_sum(names)

@@ -183,8 +183,8 @@ def test_changed_roll_up_is_left_out_of_answers(old: Path) -> None:
 
 
 def test_newer_file_is_left_alone_with_one_line(path: Path) -> None:
-    rows(path, "UPDATE meta SET value = 3 WHERE name = 'version'")
+    rows(path, "UPDATE meta SET value = 4 WHERE name = 'version'")
     before = path.read_bytes()
-    with pytest.raises(UsageError, match="is of version 3, and this gpudeck knows 2"):
+    with pytest.raises(UsageError, match="is of version 4, and this gpudeck knows 3"):
         EmbeddedStore(path, SETTINGS)
     assert path.read_bytes() == before

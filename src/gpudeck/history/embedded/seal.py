@@ -61,8 +61,6 @@ NO_MODEL: Final = "unknown model"
 SUMMARIZED: Final = ("utilization_percent", "power_watts", "memory_used_bytes", "memory_total_bytes")
 """The metrics of a summary: what the overview shows, and what usage and observed time are made from."""
 
-UseWords = dict[tuple[int, int], UsageAmounts]
-
 
 class HourSealer:
     """`keep_samples` is False where another store has them: then only sums and runs are kept here. Hours that end
@@ -90,21 +88,37 @@ class HourSealer:
         if not len(hour.times):
             return
         old = self._sealed(host, open_hour.start) if open_hour.is_late else None
-        if old is not None:
-            hour = merge_hours(old, hour)
-        quarters = roll_up(hour)
-        key = key_of(host.key, open_hour.start)
+        self.add(
+            host,
+            hour if old is None else merge_hours(old, hour),
+            open_hour.last_entry,
+            old,
+            # Of an hour whose samples are no longer kept, the quarter hours of all of them are better than of some.
+            is_more=open_hour.is_late and old is None,
+            keep_samples=open_hour.start + SECONDS > self._samples_since(),
+        )
+
+    def add(
+        self,
+        host: HostKeys,
+        hour: Hour,
+        last_entry: int = 0,
+        old: Hour | None = None,
+        *,
+        is_more: bool = False,
+        keep_samples: bool,
+    ) -> None:
+        """`old` is the hour as it was sealed before. With `is_more`, it was, and its samples are no longer there: then
+        the sums of this one are added to its own."""
+        key, quarters = key_of(host.key, hour.start), roll_up(hour)
         query = self._connection.execute
-        query("INSERT OR REPLACE INTO sealed (key, upto) VALUES (?, ?)", (key, open_hour.last_entry))
-        is_more = open_hour.is_late and old is None
-        # Of an hour whose samples are no longer kept, the quarter hours of all of them are better than of some.
+        query("INSERT OR REPLACE INTO sealed (key, upto) VALUES (?, ?)", (key, last_entry))
         if self._keep_samples and not is_more:
-            if open_hour.start + SECONDS > self._samples_since():
+            if keep_samples:
                 query("INSERT OR REPLACE INTO chunks VALUES (?, ?)", (key, encode_hour(hour)))
-            write_quarters(self._connection, key, quarters)
-        before = None if old is None else roll_up(old)
+            query("INSERT OR REPLACE INTO quarters VALUES (?, ?)", (key, encode_quarters(quarters)))
         self._write_host_hour(host, quarters, is_more=is_more)
-        self._add_to_fleet(quarters, before)
+        self._add_to_fleet(quarters, None if old is None else roll_up(old))
         self._write_uses(host, hour, is_more=is_more)
         runs, old_runs = run_parts(hour), {} if old is None else run_parts(old)
         for run in runs.keys() & old_runs.keys():
@@ -132,7 +146,10 @@ class HourSealer:
             except Damaged as error:
                 _leave(f"the hour of {host.name}", quarters.start, error)
                 return
-        write_host_hour(self._connection, self._keys, host.key, totals)
+        row = totals.start, host.key, self._keys.layout(totals.names), encode_totals(totals), *utilization_of(totals)
+        columns = "hour, host, layout, body, utilization_sum, utilization_seconds"
+        statement = f"INSERT OR REPLACE INTO host_hours ({columns}) VALUES (?, ?, ?, ?, ?, ?)"  # noqa: S608
+        self._connection.execute(statement, row)
 
     def _add_to_fleet(self, quarters: Quarters, before: Quarters | None) -> None:
         taken_out = {totals.start: totals for totals in quarter_totals(before)} if before is not None else {}
@@ -152,8 +169,11 @@ class HourSealer:
             self._changed.add(totals.start)
 
     def write_sums(self) -> None:
-        for start in self._changed:
-            write_fleet_quarter(self._connection, self._keys, self._fleet[start])
+        for whole in map(self._fleet.__getitem__, self._changed):
+            observed = float(whole.states[UNKNOWN + 1 :].sum())
+            row = whole.start, self._keys.layout(whole.names), observed, encode_totals(whole)
+            statement = "INSERT OR REPLACE INTO fleet_quarters (start, layout, observed, body) VALUES (?, ?, ?, ?)"
+            self._connection.execute(statement, row)
         self._changed.clear()
         while len(self._fleet) > _KEPT_QUARTERS:
             del self._fleet[next(iter(self._fleet))]
@@ -183,8 +203,9 @@ class HourSealer:
         self._uses.clear()
 
     def _write_uses(self, host: HostKeys, hour: Hour, *, is_more: bool) -> None:
-        new = uses_by_words(hour, self._keys, self._connection)
-        query = self._connection.execute
+        word, query = self._keys.word, self._connection.execute
+        found = uses_of(hour, self._keys, self._connection)
+        new = {(word(user), word(model)): use for (user, model), use in found.items()}
         question = f"SELECT hour, host, user, model, {USE_COLUMNS}, crc FROM uses WHERE hour = ? AND host = ?"  # noqa: S608
         rows = query(question, (hour.start, host.key)).fetchall()
         if not all(
@@ -196,7 +217,11 @@ class HourSealer:
         if is_more:
             for key, use in old.items():
                 new.setdefault(key, UsageAmounts()).add(use)
-        write_uses(self._connection, hour.start, host.key, new)
+        query("DELETE FROM uses WHERE hour = ? AND host = ?", (hour.start, host.key))
+        self._connection.executemany(
+            f"INSERT INTO uses (hour, host, user, model, {USE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
+            [(hour.start, host.key, *key, *structs.astuple(use)) for key, use in new.items()],
+        )
         for key in {**old, **new}:
             change = structs.replace(new.get(key, UsageAmounts()))
             if key in old:
@@ -230,20 +255,6 @@ def uses_of(
     return uses(hour, models, find_owners({part.run for part in hour.runs}, keys, connection))
 
 
-def uses_by_words(hour: Hour, keys: KeyRegistry, connection: sqlite3.Connection) -> UseWords:
-    """As `uses_of`; users and models that are new get their numbers."""
-    found = uses_of(hour, keys, connection)
-    return {(keys.word(user), keys.word(model)): use for (user, model), use in found.items()}
-
-
-def write_uses(connection: sqlite3.Connection, start: int, host: int, found: UseWords) -> None:
-    connection.execute("DELETE FROM uses WHERE hour = ? AND host = ?", (start, host))
-    connection.executemany(
-        f"INSERT INTO uses (hour, host, user, model, {USE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",  # noqa: S608
-        [(start, host, *key, *structs.astuple(use)) for key, use in found.items()],
-    )
-
-
 def find_owners(runs: Iterable[int], keys: KeyRegistry, connection: sqlite3.Connection) -> dict[int, str | None]:
     found: dict[int, str | None] = {}
     for run in runs:
@@ -253,23 +264,6 @@ def find_owners(runs: Iterable[int], keys: KeyRegistry, connection: sqlite3.Conn
             row = connection.execute("SELECT user FROM runs WHERE id = ?", (run,)).fetchone()
             found[run] = row[0] if row else None
     return found
-
-
-def write_quarters(connection: sqlite3.Connection, key: int, quarters: Quarters) -> None:
-    row = key, quarters.count, encode_quarters(quarters)
-    connection.execute("INSERT OR REPLACE INTO quarters VALUES (?, ?, ?)", row)
-
-
-def write_host_hour(connection: sqlite3.Connection, keys: KeyRegistry, host: int, totals: StepTotals) -> None:
-    row = totals.start, host, keys.layout(totals.names), encode_totals(totals), *utilization_of(totals)
-    columns = "hour, host, layout, body, utilization_sum, utilization_seconds"
-    connection.execute(f"INSERT OR REPLACE INTO host_hours ({columns}) VALUES (?, ?, ?, ?, ?, ?)", row)  # noqa: S608
-
-
-def write_fleet_quarter(connection: sqlite3.Connection, keys: KeyRegistry, whole: StepTotals) -> None:
-    observed = float(whole.states[UNKNOWN + 1 :].sum())
-    row = whole.start, keys.layout(whole.names), observed, encode_totals(whole)
-    connection.execute("INSERT OR REPLACE INTO fleet_quarters (start, layout, observed, body) VALUES (?, ?, ?, ?)", row)
 
 
 def _leave(what: str, start: int, why: object) -> None:

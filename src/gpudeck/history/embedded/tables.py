@@ -25,10 +25,8 @@ from gpudeck.model.errors import Temporary, UsageError
 DAMAGED: Final = -1
 
 _pack = msgspec.msgpack.Encoder().encode
-VERSION: Final = 2
+VERSION: Final = 3
 _HOUR_BITS: Final = 21
-HOURS_A_ROW: Final = 96
-"""A row of `quarters` has the quarter hours of at most so many hours, most rows those of one."""
 
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -55,7 +53,7 @@ CREATE INDEX runs_open ON runs (host) WHERE NOT ended;
 CREATE TABLE journal (id INTEGER PRIMARY KEY AUTOINCREMENT, layout INTEGER NOT NULL, body BLOB NOT NULL);
 CREATE TABLE sealed (key INTEGER PRIMARY KEY, upto INTEGER NOT NULL);
 CREATE TABLE chunks (key INTEGER PRIMARY KEY, body BLOB NOT NULL);
-CREATE TABLE quarters (key INTEGER PRIMARY KEY, count INTEGER NOT NULL, body BLOB NOT NULL);
+CREATE TABLE quarters (key INTEGER PRIMARY KEY, body BLOB NOT NULL);
 CREATE TABLE host_hours (
     hour INTEGER NOT NULL, host INTEGER NOT NULL, layout INTEGER NOT NULL, body BLOB NOT NULL,
     utilization_sum REAL, utilization_seconds REAL, PRIMARY KEY (hour, host)

@@ -18,7 +18,7 @@ from gpudeck.history.embedded.keys import KeyRegistry, OpenRun, split_gpus
 from gpudeck.history.embedded.open_hour import HourSummary, LooseSample, OpenHour
 from gpudeck.history.embedded.open_moments import OpenMoments
 from gpudeck.history.embedded.seal import NO_MODEL, USE_SUMS, read_layout, uses_of
-from gpudeck.history.embedded.tables import HOURS_A_ROW, WRONG, convert_rows, is_sound, key_of, keys_between, split_key
+from gpudeck.history.embedded.tables import WRONG, convert_rows, is_sound, key_of, keys_between, split_key
 from gpudeck.history.hour import (
     QUARTER,
     SECONDS,
@@ -375,14 +375,9 @@ class HistoryView:
         return found
 
     def _bodies(self, table: str, host: int, start: float, end: float) -> Iterator[tuple[int, bytes]]:
-        """Key and bytes of that host's hours, in order. Where a part of the file is damaged, the others come."""
-        first, last = keys_between(host, start, end)
-        also = ""
-        if table == "quarters":
-            # Of a row that begins earlier, those of the span may be the last.
-            first, also = first - HOURS_A_ROW + 1, f"key + (count + 3) / 4 > {first} AND "
-        question = f"SELECT key, body FROM {table} WHERE {also}key >= ? AND key <= ? ORDER BY key"  # noqa: S608
-        yield from self.connection.execute(question, (first, last))
+        """Key and bytes of that host's hours, in order."""
+        question = f"SELECT key, body FROM {table} WHERE key BETWEEN ? AND ? ORDER BY key"  # noqa: S608
+        yield from self.connection.execute(question, keys_between(host, start, end))
 
     def _sound_rows(self, table: str, column: str, start: int, end: int) -> Iterator[Any]:
         """The rows of totals whose `column` lies in that time, without their checksums."""
