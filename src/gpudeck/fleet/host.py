@@ -82,8 +82,6 @@ class ReportOrder:
     """Which reports of a host are news, which follow the newest one, and which agent's they are. `sequence` is the
     number of the newest of `run`: -1 before there was one."""
 
-    __slots__ = ("_ended", "run", "sequence")
-
     def __init__(self) -> None:
         self.run: tuple[str, str] = ("", "")
         self.sequence = -1
@@ -165,49 +163,6 @@ class HostState:
     on the hub's clock, `reported_at` when any report last arrived, `run_began_at` the own time of the first report of
     the run that is shown.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_description",
-        "_flags",
-        "_layout",
-        "_recalled_until",
-        "_reported_uptime",
-        "_said",
-        "_synced",
-        "_table",
-        "_target_labels",
-        "_text",
-        "_view",
-        "baseline",
-        "changed",
-        "facts",
-        "gpus",
-        "has_changed",
-        "id",
-        "interfaces",
-        "interval",
-        "is_forwarded",
-        "is_pending",
-        "job_cgroups",
-        "last_report_at",
-        "name",
-        "observed_at",
-        "order",
-        "pod_marks",
-        "rejected",
-        "reported_at",
-        "row",
-        "rows",
-        "run_began_at",
-        "sampled_slot",
-        "sender",
-        "slurm_gpus",
-        "status",
-        "target",
-        "token",
-        "via",
-    )
 
     def __init__(self, host_id: str, via: str, table: FleetTable) -> None:
         self.id = host_id
