@@ -1,15 +1,16 @@
 """Requests that only the hub with a duty can answer are answered by it, whichever hub they reach."""
 
-from collections.abc import Iterable
 from typing import Final
+from urllib.parse import quote
 
+import httpx
 import msgspec
 import zstandard
 from msgspec import Struct
 
 from gpudeck.cluster.service import ClusterService
 from gpudeck.model.errors import Temporary
-from gpudeck.server.asgi import App, Message, Receive, Scope, Send, send_error
+from gpudeck.server.asgi import App, Receive, Scope, Send, send_error
 
 ANSWER_SECONDS: Final = 20.0
 _MAX_BODY: Final = 512 * 1024
@@ -96,41 +97,19 @@ class DutyRouter:
 
     async def _answer(self, body: bytes) -> bytes:
         asked = _read_request(body)
-        scope: Scope = {
-            "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
-            "method": asked.method,
-            "path": asked.path,
-            "raw_path": asked.path.encode(),
-            "query_string": asked.query,
-            "headers": asked.headers,
-            "client": asked.client,
-            "server": None,
-            "scheme": asked.scheme,
-            "root_path": "",
-        }
-        started: list[Message] = []
-        parts: list[bytes] = []
-        messages = iter([{"type": "http.request", "body": asked.body, "more_body": False}])
-
-        async def receive() -> Message:
-            return next(messages, {"type": "http.disconnect"})
-
-        async def send(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                started.append(message)
-            else:
-                parts.append(message.get("body", b""))
-
         duty = self._duty_of(asked.path)
-        if duty is None or not self._cluster.leases.holds(duty):
-            await send_error(send, 503, "unavailable", "another hub has this duty now", "Ask again in a few seconds.")
-        else:
-            await self._app(scope, receive, send)
-        headers = _without(started[0]["headers"], _NOT_OF_THE_ANSWER)
-        answer = ForwardedResponse(started[0]["status"], headers, b"".join(parts))
-        return zstandard.compress(_encode(answer), 1)
+        app = self._app if duty is not None and self._cluster.leases.holds(duty) else _refuse
+        url = httpx.URL(scheme=asked.scheme, host="hub", raw_path=quote(asked.path).encode() + b"?" + asked.query)
+        transport = httpx.ASGITransport(app, client=asked.client or ("", 0))
+        answer = await transport.handle_async_request(
+            httpx.Request(asked.method, url, headers=asked.headers, content=asked.body)
+        )
+        headers = [pair for pair in answer.headers.raw if pair[0].lower() not in _NOT_OF_THE_ANSWER]
+        return zstandard.compress(_encode(ForwardedResponse(answer.status_code, headers, await answer.aread())), 1)
+
+
+async def _refuse(_scope: Scope, _receive: Receive, send: Send) -> None:
+    await send_error(send, 503, "unavailable", "another hub has this duty now", "Ask again in a few seconds.")
 
 
 async def _read_body(receive: Receive) -> bytes | None:
@@ -148,7 +127,3 @@ async def _send(send: Send, answer: ForwardedResponse) -> None:
     headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})
-
-
-def _without(headers: Iterable[tuple[bytes, bytes]], names: tuple[bytes, ...]) -> list[tuple[bytes, bytes]]:
-    return [(bytes(name), bytes(value)) for name, value in headers if name.lower() not in names]
