@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict
 from sqlalchemy import Table, delete, select
 from sqlalchemy.dialects import postgresql, sqlite
 
@@ -26,7 +27,7 @@ from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.cpu_budget import HOSTS_AT_ONCE
 from gpudeck.model.errors import Temporary
 from gpudeck.model.gpu_state import RETURN_SECONDS
-from gpudeck.model.report import GpuReading, Number, Report
+from gpudeck.model.report import GpuReading, Report
 from gpudeck.model.text import clean
 from gpudeck.wire import Envelope
 
@@ -72,7 +73,7 @@ class LastReport(Struct, frozen=True):
     is_down: bool
 
 
-_facts = msgspec.json.Decoder(RememberedHost)
+_read_facts = msgspec.json.Decoder(RememberedHost).decode
 
 
 class HostStore:
@@ -124,14 +125,6 @@ def _key(host_id: str) -> str:
     return clean(host_id)[:384]
 
 
-def read_facts(body: str) -> RememberedHost | None:
-    """None for what cannot be read, such as a row of a newer gpudeck."""
-    try:
-        return _facts.decode(body)
-    except msgspec.DecodeError:
-        return None
-
-
 log = logging.getLogger(__name__)
 _encoder = msgspec.msgpack.Encoder()
 
@@ -141,6 +134,7 @@ SILENT: Final = "the host has not reported since the hub was started"
 _PROBLEM: Final = "hosts are not remembered across restarts: the hub's database does not answer now."
 _HOST_UNKNOWN: Final = dict.fromkeys(HOST_METRICS, SILENT)
 _GPU_UNKNOWN: Final = dict.fromkeys(GPU_METRICS, SILENT)
+_REPORTED: Final = ("driver_version", "os", "labels", "addresses", "interfaces")
 
 
 class HostMemory(Service):
@@ -231,9 +225,9 @@ class HostMemory(Service):
                 await asyncio.sleep(0)
             if host.status == "never_seen" or host.id not in self._hub.fleet.hosts:
                 continue
-            mark = _mark(host)
+            mark = _mark(known := remember(host))
             if self._facts.get(host.id) != mark:
-                facts.append((mark, remember(host)))
+                facts.append((mark, known))
             written, report = self._reports.get(host.id), LastReport(host.last_report_at or 0.0, host.status == "down")
             if written is None or written.is_down != report.is_down or (with_times and written != report):
                 reports[host.id] = report
@@ -248,16 +242,17 @@ class HostMemory(Service):
         for number, (body, report) in enumerate(await self._store.load(), 1):
             if number % HOSTS_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            known = read_facts(body)
-            if known is None:
-                continue
+            try:
+                known = _read_facts(body)
+            except msgspec.DecodeError:
+                continue  # such as a row of a newer gpudeck
             host = fleet.make_host(known.id, known.via)
             gpus = [_make_reading(gpu) for gpu in known.gpus if gpu.uuid not in placed]
             placed.update(gpu.uuid for gpu in known.gpus)
             host.recall(make_envelope(known), gpus, report.at, until=0.0 if report.is_down else until)
             host.token = known.token
             if fleet.recall(host, known.target):
-                self._facts[host.id] = _mark(host)
+                self._facts[host.id] = _mark(remember(host))
             else:
                 host.release()
             self._reports[host.id] = report
@@ -285,15 +280,7 @@ def remember(host: HostState) -> RememberedHost:
 
 
 def make_envelope(known: RememberedHost) -> Envelope:
-    report = Report(
-        gpus=[],
-        unknown=_HOST_UNKNOWN,
-        driver_version=known.driver_version,
-        os=known.os,
-        labels=known.labels,
-        addresses=known.addresses,
-        interfaces=known.interfaces,
-    )
+    report = Report(gpus=[], unknown=_HOST_UNKNOWN, **{name: getattr(known, name) for name in _REPORTED})
     return Envelope(
         version=1,
         host=known.name,
@@ -308,50 +295,26 @@ def make_envelope(known: RememberedHost) -> Envelope:
 
 
 def _remember_gpu(gpu: GpuState) -> RememberedGpu:
-    memory = gpu.value("memory_total_bytes")
-    instance = gpu.label.partition(".")[2]
+    memory, instance = gpu.value("memory_total_bytes"), gpu.label.partition(".")[2]
     return RememberedGpu(
-        uuid=gpu.uuid,
-        index=gpu.index,
-        name=gpu.name,
-        vendor=gpu.vendor,
-        parent=gpu.parent,
-        instance=int(instance) if instance else None,
-        pci_address=gpu.pci_address,
-        memory_total_bytes=None if memory is None else int(memory),
+        gpu.uuid,
+        gpu.index,
+        gpu.name,
+        gpu.vendor,
+        gpu.parent,
+        int(instance) if instance else None,
+        gpu.pci_address,
+        None if memory is None else int(memory),
     )
 
 
 def _make_reading(gpu: RememberedGpu) -> GpuReading:
-    known: dict[str, Number] = {} if gpu.memory_total_bytes is None else {"memory_total_bytes": gpu.memory_total_bytes}
-    return GpuReading(
-        uuid=gpu.uuid,
-        index=gpu.index,
-        name=gpu.name,
-        vendor=gpu.vendor,
-        parent=gpu.parent,
-        instance=gpu.instance,
-        pci_address=gpu.pci_address,
-        metrics=known,
-        unknown=_GPU_UNKNOWN,
-        processes_reason=SILENT,
-    )
+    known = asdict(gpu)
+    memory = known.pop("memory_total_bytes")
+    metrics = {} if memory is None else {"memory_total_bytes": memory}
+    return GpuReading(**known, metrics=metrics, unknown=_GPU_UNKNOWN, processes_reason=SILENT)
 
 
-def _mark(host: HostState) -> int:
-    """Equal to the one before as long as nothing that is kept has changed. Small: thousands are kept."""
-    gpus = [(uuid, gpu.label, gpu.name, gpu.value("memory_total_bytes")) for uuid, gpu in host.gpus.items()]
-    told = host.facts
-    facts = (told.agent_version, told.driver_version, told.os, told.labels, told.addresses)
-    kept = (
-        host.name,
-        host.via,
-        host.interval,
-        host.order.boot_id,
-        host.token,
-        host.target,
-        host.interfaces,
-        facts,
-        gpus,
-    )
-    return hash(_encoder.encode(kept))
+def _mark(known: RememberedHost) -> int:
+    """Equal to the one before as long as nothing has changed. Small: thousands are kept."""
+    return hash(_encoder.encode(known))
