@@ -337,26 +337,17 @@ class WatchList(Struct, frozen=True):
     watches: list[WatchView]
 
 
+class GrantedGpu(FoundGpu, frozen=True):
+    """A granted GPU, with the host and the number that it had then."""
+
+    vendor: str
+
+
 _VARIABLES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "ROCR_VISIBLE_DEVICES"}
-
-
 _NAMED = ("GPU-", "MIG-")
 
 
-class Device(Protocol):
-    """A GPU with its UUID, its maker, and where it is."""
-
-    @property
-    def uuid(self) -> str: ...
-    @property
-    def vendor(self) -> str: ...
-    @property
-    def host(self) -> str: ...
-    @property
-    def label(self) -> str: ...
-
-
-def visible_devices(gpus: Sequence[Device]) -> tuple[str, str]:
+def visible_devices(gpus: Sequence[CandidateGpu | GrantedGpu]) -> tuple[str, str]:
     """The environment variable and its value. Raises UsageError for GPUs that no variable can name by UUID."""
     vendors = {gpu.vendor for gpu in gpus}
     if len(vendors) > 1:
@@ -367,17 +358,6 @@ def visible_devices(gpus: Sequence[Device]) -> tuple[str, str]:
         if gpu.vendor not in _VARIABLES or not gpu.uuid.startswith(_NAMED):
             raise UsageError(f"GPU {gpu.label} of {gpu.host} has no UUID that a program can be given.")
     return _VARIABLES[gpus[0].vendor], ",".join(gpu.uuid for gpu in gpus)
-
-
-class GrantedGpu(Struct, frozen=True):
-    """A granted GPU, with the host and the number that it had then."""
-
-    uuid: str
-    host: str
-    host_id: str
-    label: str
-    name: str
-    vendor: str
 
 
 class Granted(Struct, frozen=True):
