@@ -289,14 +289,14 @@ def _make_tls(settings: ClusterSettings) -> ssl.SSLContext | None:
 
 def _explain(error: Exception) -> str:
     """Without an address: everybody who may look at the hub sees it."""
-    told = f"{error} {getattr(error, 'description', '')}".lower()
-    if isinstance(error, AuthorizationError) or "authorization" in told:
+    text = f"{error} {getattr(error, 'description', '')}".lower()
+    if isinstance(error, AuthorizationError) or "authorization" in text:
         return "it refuses the user or password, or the credentials"
-    if isinstance(error, NoRespondersError | ServiceUnavailableError) or "jetstream not enabled" in told:
+    if isinstance(error, NoRespondersError | ServiceUnavailableError) or "jetstream not enabled" in text:
         return "JetStream is not enabled there (`nats-server -js`)"
-    if "replicas" in told or "insufficient" in told or "no suitable peers" in told:
+    if "replicas" in text or "insufficient" in text or "no suitable peers" in text:
         return "it has fewer servers than cluster.replicas"
-    if isinstance(error, ssl.SSLError | FileNotFoundError | PermissionError) or "certificate" in told:
+    if isinstance(error, ssl.SSLError | FileNotFoundError | PermissionError) or "certificate" in text:
         return "a certificate is not accepted, or a file that `cluster` names cannot be read: see the hub's log"
     if isinstance(error, NoServersError | OSError | TimeoutError):
         return "it does not answer"

@@ -69,8 +69,8 @@ class DutyRouter:
             await send_error(send, 413, "too_large", "the request is too large")
             return
         if owner is None:
-            told = f"no hub has the duty {duty} now"
-            await send_error(send, 503, "unavailable", told, "Ask again in a few seconds.", (b"retry-after", b"3"))
+            message = f"no hub has the duty {duty} now"
+            await send_error(send, 503, "unavailable", message, "Ask again in a few seconds.", (b"retry-after", b"3"))
             return
         try:
             asked = ForwardedRequest(
@@ -86,8 +86,8 @@ class DutyRouter:
             plain = zstandard.decompress(packed, max_output_size=_MAX_ANSWER)
             answer = _read_response(plain)
         except (Temporary, zstandard.ZstdError, msgspec.DecodeError) as error:
-            told, hint = (error.message, error.hint) if isinstance(error, Temporary) else ("no answer came", "")
-            await send_error(send, 503, "unavailable", told, hint, (b"retry-after", b"3"))
+            message, hint = (error.message, error.hint) if isinstance(error, Temporary) else ("no answer came", "")
+            await send_error(send, 503, "unavailable", message, hint, (b"retry-after", b"3"))
             return
         await _send(send, answer)
 

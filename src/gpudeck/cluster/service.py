@@ -175,8 +175,8 @@ class ClusterService(Service):
     def problems(self) -> list[str]:
         found = []
         if self.bus.problem is not None:
-            told = f"the bus cannot be used: {self.bus.problem}"
-            found.append(f"{told}. The hubs cannot reach each other, and hosts of other hubs are shown as late.")
+            problem = f"the bus cannot be used: {self.bus.problem}"
+            found.append(f"{problem}. The hubs cannot reach each other, and hosts of other hubs are shown as late.")
         elif not self._is_current:
             found.append("this hub is catching up with the other hubs: some hosts are shown as late.")
         if self._replicator.counters["unreadable"]:

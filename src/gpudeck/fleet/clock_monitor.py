@@ -122,12 +122,12 @@ class ClockMonitor:
         if problem is not None and before is None:
             log.warning("%s", problem)
             title = "The hub's clock may be wrong"
-            self._tell(make_event(self._now(), "clock_doubted", title, severity="warning", detail=problem))
+            self._emit(make_event(self._now(), "clock_doubted", title, severity="warning", detail=problem))
         elif problem is None and before is not None:
             log.info("the hub's clock is confirmed")
-            self._tell(make_event(self._now(), "clock_confirmed", "The hub's clock is confirmed"))
+            self._emit(make_event(self._now(), "clock_confirmed", "The hub's clock is confirmed"))
 
-    def _tell(self, event: Event) -> None:
+    def _emit(self, event: Event) -> None:
         for listener in self._listeners:
             listener(event)
 

@@ -444,9 +444,9 @@ class GpuState:
         counts for a day; returns whether any of this may be news."""
         is_news = reading.events != list(self.faults)
         if is_news:
-            there = {process.pid: process for process in (*(self.processes or ()), *(reading.processes or ()))}
+            processes = {process.pid: process for process in (*(self.processes or ()), *(reading.processes or ()))}
             self.faults = {
-                event: self.faults[event] if event in self.faults else find_user(event, there)
+                event: self.faults[event] if event in self.faults else find_user(event, processes)
                 for event in reading.events
             }
             self.note_change("events")
@@ -464,26 +464,26 @@ class GpuState:
         is_as_known = (reading.processes is None) == (self._processes is None)
         if not is_as_known or reading.processes is None:
             self.note_change("reasons")
-        processes, there, before = self._table.processes, reading.processes or (), self._processes or ()
-        if is_as_known and len(there) == len(before) and _without_numbers(there) == _without_numbers(before):
+        columns, found, before = self._table.processes, reading.processes or (), self._processes or ()
+        if is_as_known and len(found) == len(before) and _without_numbers(found) == _without_numbers(before):
             self._table.gpus.is_process_changed[self.row] = True
         else:
             self.note_change("processes")
-            processes.give_back(self.process_rows)
-            self.process_rows = processes.take(len(there))
-            processes.gpu[self.process_rows] = self.row
+            columns.give_back(self.process_rows)
+            self.process_rows = columns.take(len(found))
+            columns.gpu[self.process_rows] = self.row
             self._table.note_devices(int(self._table.gpus.host[self.row]))
-        if there:
-            numbers = [(one.memory_used_bytes, one.utilization_percent) for one in there]
-            processes.values[self.process_rows] = np.array(numbers, np.float64)
+        if found:
+            numbers = [(one.memory_used_bytes, one.utilization_percent) for one in found]
+            columns.values[self.process_rows] = np.array(numbers, np.float64)
         self._processes, self._processes_reason = reading.processes, reading.processes_reason
         self.read_processes(reading.processes)
 
     def read_processes(self, processes: list[Process] | None) -> None:
-        there, gpus, row = look_at(processes), self._table.gpus, self.row
-        gpus.workers[row] = -1 if there.workers is None else there.workers
-        gpus.display_bytes[row] = NAN if there.display_bytes is None else there.display_bytes
-        gpus.oldest_start[row] = NAN if there.oldest_start is None else there.oldest_start
+        occupancy, gpus, row = look_at(processes), self._table.gpus, self.row
+        gpus.workers[row] = -1 if occupancy.workers is None else occupancy.workers
+        gpus.display_bytes[row] = NAN if occupancy.display_bytes is None else occupancy.display_bytes
+        gpus.oldest_start[row] = NAN if occupancy.oldest_start is None else occupancy.oldest_start
         users = users_of(processes)
         if users != self.users:
             self.users = users

@@ -193,7 +193,7 @@ class HostState:
         self._target_labels: dict[str, str] = {}
         self._recalled_until: float | None = None
         self._flags: dict[str, str] = {}
-        self._said: list[str] = []
+        self._reported_problems: list[str] = []
         self._table = table
         self._reported_uptime = float("-inf")
         self._text: tuple[bytes, bytes, bytes] | None = None
@@ -243,7 +243,7 @@ class HostState:
 
     @property
     def problems(self) -> list[str]:
-        return [*self._said, *self._flags.values()] if self._flags else self._said
+        return [*self._reported_problems, *self._flags.values()] if self._flags else self._reported_problems
 
     @property
     def display_name(self) -> str:
@@ -637,7 +637,8 @@ class HostState:
         self._flags.pop("rival", None)
         self._flags.pop("read", None)
         _note_skew(self._flags, skew)
-        self._said, self.interfaces, self.slurm_gpus = report.problems, report.interfaces, report.slurm_gpus
+        self._reported_problems = report.problems
+        self.interfaces, self.slurm_gpus = report.interfaces, report.slurm_gpus
         if isinstance(envelope, Envelope):
             self.pod_marks = mark_pods(report)
         if before != self.problems:

@@ -314,8 +314,8 @@ class Register:
         target, absent = self._targets.get(name), self._targeted.get(name)
         if target is None or target.via != "push" or absent is None or absent is shown or absent.status == "up":
             return
-        told = f"its agent runs on the machine that is shown as {shown.target}: take one of the two names out"
-        absent.flag("read", told)
+        problem = f"its agent runs on the machine that is shown as {shown.target}: take one of the two names out"
+        absent.flag("read", problem)
 
     def _change_target(self, host: HostState, name: str) -> None:
         """A machine that was expected under one name and now reports under that of another: the first is missed."""

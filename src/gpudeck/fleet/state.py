@@ -87,7 +87,7 @@ class FleetState:
         self._register = Register(settings, self.table)
         self.hosts = self._register.hosts
         self.problems: list[str] = []
-        self._said: dict[str, list[str]] = {}
+        self._problems_by_source: dict[str, list[str]] = {}
         self.alerts: list[Alert] = []
         self.alert_counts = AlertCounts()
         self.observers = Observers(self.set_problems, self.counters)
@@ -205,12 +205,12 @@ class FleetState:
 
     def set_problems(self, source: str, problems: list[str]) -> None:
         """What some part of the hub has to tell the admin now; an empty list takes back what it said before."""
-        if self._said.get(source, []) != problems:
-            self._said[source] = problems
-            self.problems = [problem for said in self._said.values() for problem in said]
+        if self._problems_by_source.get(source, []) != problems:
+            self._problems_by_source[source] = problems
+            self.problems = [problem for some in self._problems_by_source.values() for problem in some]
 
     def problems_of(self, source: str) -> list[str]:
-        return self._said.get(source, [])
+        return self._problems_by_source.get(source, [])
 
     def show_alerts(self, alerts: list[Alert], counts: AlertCounts) -> None:
         """What fires from here on, the worst first: everybody who watches gets it. `counts` are of all of them."""

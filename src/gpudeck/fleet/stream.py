@@ -19,7 +19,7 @@ from gpudeck.fleet.table import ChangedNumbers
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
 from gpudeck.model.clock import Clock
 from gpudeck.model.cpu_budget import HOSTS_AT_ONCE, Steps, finish, run_in_steps
-from gpudeck.model.event import Event as Happening
+from gpudeck.model.event import Event
 from gpudeck.model.view import Fleet
 
 KEPT_DELTAS = 30
@@ -31,7 +31,7 @@ KEPT_SUBSCRIBED = 5
 KEPT_BYTES = 32 * 2**20
 """Of these: while a large fleet comes in, a delta has megabytes."""
 
-MAX_HAPPENINGS = 200
+MAX_EVENTS = 200
 """In one tick: a viewer who wants to know of all asks for them."""
 
 MAX_ANSWERS = 64
@@ -195,8 +195,8 @@ class Stream(FleetObserver):
         """The channels that a host is in, by its id; under None those with all hosts."""
         self._problems = fleet.problems
         self._alerts = fleet.alerts
-        self._happenings: list[Happening] = []
-        self._reservation_changes = self._told_reservation_changes = 0
+        self._events: list[Event] = []
+        self._reservation_changes = self._sent_reservation_changes = 0
 
     def tick(self) -> PublishedEvent:
         """Publish what changed since the last tick and hand it to every viewer. Returns the delta of all hosts, also
@@ -237,10 +237,10 @@ class Stream(FleetObserver):
         if not self.fleet.has_postponed:
             table.recycle()
 
-    def announce(self, happening: Happening) -> None:
-        """Tell every viewer, with the next tick, of something that happened."""
-        if len(self._happenings) < MAX_HAPPENINGS:
-            self._happenings.append(happening)
+    def announce(self, event: Event) -> None:
+        """Send an event to every viewer with the next tick."""
+        if len(self._events) < MAX_EVENTS:
+            self._events.append(event)
 
     def note_reservations(self, changes: int) -> None:
         """How often reservations have changed. The next tick sends a new number to viewers."""
@@ -417,10 +417,10 @@ class Stream(FleetObserver):
         if self.fleet.alerts is not self._alerts:
             delta["alerts"] = self._alerts = self.fleet.alerts
             delta["alert_counts"] = self.fleet.alert_counts
-        if self._reservation_changes != self._told_reservation_changes:
-            delta["reservations"] = self._told_reservation_changes = self._reservation_changes
-        if self._happenings:
-            delta["events"], self._happenings = self._happenings, []
+        if self._reservation_changes != self._sent_reservation_changes:
+            delta["reservations"] = self._sent_reservation_changes = self._reservation_changes
+        if self._events:
+            delta["events"], self._events = self._events, []
         return _encoder.encode(delta)
 
     def _put_changes(self, host: HostState) -> None:

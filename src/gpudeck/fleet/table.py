@@ -150,8 +150,8 @@ class Description:
         """Raises ReportRefused where the numbers of a short report do not fit it, as a whole one would be refused."""
         length = self._processes_at + self._rest.size
         if len(numbers) != length:
-            told = f"`numbers` has {len(numbers)} bytes, and its description needs {length}"
-            raise ReportRefused(422, "invalid_report", told)
+            message = f"`numbers` has {len(numbers)} bytes, and its description needs {length}"
+            raise ReportRefused(422, "invalid_report", message)
         for idle in self.idle_seconds(numbers):
             if not 0 <= idle <= _MAX_IDLE and not isnan(idle):
                 raise _out_of_bounds("idle_seconds of a GPU")

@@ -92,21 +92,21 @@ class CpuBudget:
         self._worked = worked
         self._sleep = sleep
         self._seen = now()
-        self._told = 0.0
+        self._counted = 0.0
 
     def apply(self) -> None:
         """Holds whatever runs in this thread, or in this context of it, to the budget from here on."""
         _budget.set(self)
-        self._told = self._worked()
+        self._counted = self._worked()
 
     def checkpoint(self) -> None:
-        worked = self._worked() - self._told
+        worked = self._worked() - self._counted
         if worked < _STRETCH_SECONDS:
             return
         now = self._now()
         self._left = min(self._most, self._left + (now - self._seen) * self._share) - worked
         self._seen = now
-        self._told += worked
+        self._counted += worked
         if self._left < 0:
             self._sleep(min(-self._left / self._share, _MAX_SLEEP))
 

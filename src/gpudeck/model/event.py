@@ -225,8 +225,8 @@ class _Subject:
     def __init__(self) -> None:
         self.falls: list[float] = []
         self.is_muted = False
-        self.said_at = 0.0
-        self.untold: Event | None = None
+        self.reported_at = 0.0
+        self.suppressed: Event | None = None
 
 
 class FlapSuppressor:
@@ -243,25 +243,25 @@ class FlapSuppressor:
         if subject.is_muted and len(subject.falls) <= CALM:
             subject.is_muted = False
         if len(subject.falls) <= MAX_AN_HOUR and not subject.is_muted:
-            subject.untold = None
+            subject.suppressed = None
             return event
-        subject.untold = event
-        if subject.is_muted and event.at - subject.said_at < DAY:
+        subject.suppressed = event
+        if subject.is_muted and event.at - subject.reported_at < DAY:
             return None
-        subject.is_muted, subject.said_at = True, event.at
+        subject.is_muted, subject.reported_at = True, event.at
         return sum_up(len(subject.falls))
 
     def rise(self, key: Hashable) -> bool:
         """It came back. Whether that is reported: where the fall was."""
         subject = self._subjects.get(key)
-        if subject is None or subject.untold is None:
+        if subject is None or subject.suppressed is None:
             return True
-        subject.untold = None
+        subject.suppressed = None
         return False
 
     def overdue(self, now: float) -> list[Event]:
         """The falls that were suppressed and from which nothing came back for an hour: reported after all, each once.
         What has been calm is forgotten here."""
         calm = [key for key, subject in self._subjects.items() if now - subject.falls[-1] >= HOUR]
-        ended = [self._subjects.pop(key).untold for key in calm]
+        ended = [self._subjects.pop(key).suppressed for key in calm]
         return [event for event in ended if event is not None]

@@ -225,11 +225,11 @@ def count_matching(request: GpuRequest, gpus: Iterable[MatchableGpu]) -> int:
 
 
 def _find_shortage(request: GpuRequest, gpus: Sequence[MatchableGpu]) -> str:
-    there = [gpu for gpu in gpus if request.is_on(gpu.host, gpu.host_id)]
-    if not there:
+    known = [gpu for gpu in gpus if request.is_on(gpu.host, gpu.host_id)]
+    if not known:
         return "no GPU is known" if request.host is None else f"there is no host {request.host} with GPUs"
-    place = "the fleet" if request.host is None else there[0].host
-    allowed = [gpu for gpu in there if request.allows(gpu)]
+    place = "the fleet" if request.host is None else known[0].host
+    allowed = [gpu for gpu in known if request.allows(gpu)]
     if not allowed:
         return f"{place} has no MIG slices" if request.mig else f"{place} has only MIG slices, chosen with --mig alone"
     noun = "MIG slice" if request.mig else "GPU"
@@ -241,8 +241,8 @@ def _find_shortage(request: GpuRequest, gpus: Sequence[MatchableGpu]) -> str:
         most = max((gpu.memory_total_bytes for gpu in named if gpu.memory_total_bytes), default=None)
         largest = "" if most is None else f" (the largest has {show_gib(most, 0)} GiB)"
         return f"no {noun} of {place} has {show_amount(request.memory_bytes or 0)}{largest}"
-    such = f"such {noun}" if len(fitting) < len(there) else noun
-    if request.same_host and request.host is None and len({gpu.host_id for gpu in there}) > 1:
+    such = f"such {noun}" if len(fitting) < len(known) else noun
+    if request.same_host and request.host is None and len({gpu.host_id for gpu in known}) > 1:
         return f"no host has more than {show_count(count_matching(request, fitting), such)}"
     return f"{place} has only {show_count(len(fitting), such)}"
 

@@ -43,7 +43,7 @@ STUCK_SECONDS: Final = 20.0
 """Where a second took longer than this, it was the hub that was away, and all that it believes to know is old."""
 RETURN_SECONDS: Final = 120.0
 """Seconds after a start, and after a hub that was away goes on, in which agents return: they try again after pauses of
-up to a minute. No host is said to have stopped reporting before that."""
+up to a minute. No host counts as silent before that."""
 
 
 class AvailabilitySettings(Struct, frozen=True):
@@ -123,7 +123,7 @@ class Xid(Struct, frozen=True):
 
 
 _WATCH = "Look at the kernel log (dmesg) of the host. If it comes again, reset the GPU."
-_TELL = "Tell the owner of the process."
+_CONTACT_OWNER = "Tell the owner of the process."
 _RESET_CARD = "Take the GPU out of use and reset it. If it comes again, have the card checked."
 _RESTART = (
     "Take the GPU out of use and restart the host. If it comes again, update the driver or have the card checked."
@@ -167,7 +167,7 @@ _WARNING = {
 
 XIDS: dict[int, Xid] = {
     **{code: Xid("critical", text, action) for code, (text, action) in _CRITICAL.items()},
-    **{code: Xid("application", text, _TELL) for code, text in _APPLICATION.items()},
+    **{code: Xid("application", text, _CONTACT_OWNER) for code, text in _APPLICATION.items()},
     **{code: Xid("warning", text, _WATCH) for code, text in _WARNING.items()},
 }
 """The codes known here."""
@@ -314,7 +314,7 @@ class HostHealth(Struct, frozen=True):
     gpus: list[GpuHealth] = field(default_factory=list)
 
     def explain(self) -> list[str]:
-        """A line for the host, if anything is to be said of it, and for each GPU that is not ok or has a warning."""
+        """A line for the host, if there is anything to say of it, and for each GPU that is not ok or has a warning."""
         lines = [f"{self.host}: {reason}" for reason in self.reasons]
         return lines + [f"GPU {gpu.label}: {reason}" for gpu in self.gpus for reason in gpu.reasons]
 
@@ -323,11 +323,11 @@ def judge_host(host: "Host", alerts: "Iterable[Alert]", wanted: Sequence[str], n
     """`alerts` are those of the host that fire: critical ones drain, whether they are acknowledged or muted or not.
     `wanted` are labels or UUIDs of GPUs; none: all."""
     critical = [alert for alert in alerts if alert.severity == "critical" and alert.rule not in _SILENCE]
-    drains = [*_tell(host.maintenance), *(alert.title for alert in critical if alert.gpu is None)]
+    drains = [*_explain_maintenance(host.maintenance), *(alert.title for alert in critical if alert.gpu is None)]
     silent = [] if host.status == "up" else [f"the host is {host.status.replace('_', ' ')}"]
-    there = {gpu.uuid: gpu for gpu in host.gpus}
+    present = {gpu.uuid: gpu for gpu in host.gpus}
     gone = {
-        alert.gpu: alert.label or alert.gpu for alert in critical if alert.gpu is not None and alert.gpu not in there
+        alert.gpu: alert.label or alert.gpu for alert in critical if alert.gpu is not None and alert.gpu not in present
     }
     judged = [_judge_gpu(gpu, host, critical, is_silent=bool(silent)) for gpu in host.gpus]
     judged += [GpuHealth(label, uuid, "drain", _titles(critical, uuid)) for uuid, label in gone.items()]
@@ -347,16 +347,17 @@ def _find(name: str, judged: Sequence[GpuHealth]) -> Sequence[GpuHealth]:
 
 
 def _judge_gpu(gpu: "Gpu", host: "Host", critical: "Sequence[Alert]", *, is_silent: bool) -> GpuHealth:
-    drains = [*(_tell(gpu.maintenance) if gpu.maintenance != host.maintenance else ()), *_titles(critical, gpu.uuid)]
-    said = [gpu.health_reason] if gpu.health_reason and not is_silent else []
+    own = gpu.maintenance if gpu.maintenance != host.maintenance else None
+    drains = [*_explain_maintenance(own), *_titles(critical, gpu.uuid)]
+    known = [gpu.health_reason] if gpu.health_reason and not is_silent else []
     if drains or gpu.health == "critical":
-        return GpuHealth(gpu.label, gpu.uuid, "drain", [*drains, *(said if gpu.health == "critical" else ())])
-    return GpuHealth(gpu.label, gpu.uuid, "unknown" if is_silent or gpu.health == "unknown" else "ok", said)
+        return GpuHealth(gpu.label, gpu.uuid, "drain", [*drains, *(known if gpu.health == "critical" else ())])
+    return GpuHealth(gpu.label, gpu.uuid, "unknown" if is_silent or gpu.health == "unknown" else "ok", known)
 
 
 def _titles(critical: "Sequence[Alert]", uuid: str) -> list[str]:
     return [alert.title for alert in critical if alert.gpu == uuid]
 
 
-def _tell(maintenance: "Maintenance | None") -> list[str]:
+def _explain_maintenance(maintenance: "Maintenance | None") -> list[str]:
     return [] if maintenance is None else [f"in maintenance: {maintenance.reason} ({maintenance.by})"]

@@ -82,8 +82,8 @@ def find_plugin(kind: PluginKind, name: str) -> Plugin:
     """Raises UsageError where none of that name is installed."""
     plugins = find_plugins(kind)
     if name not in plugins:
-        there = f"There are {', '.join(plugins)}." if plugins else f"No package with gpudeck.{kind} is installed here."
-        raise UsageError(f"no plugin for {kind} is called {name!r}.", there)
+        hint = f"There are {', '.join(plugins)}." if plugins else f"No package with gpudeck.{kind} is installed here."
+        raise UsageError(f"no plugin for {kind} is called {name!r}.", hint)
     return plugins[name]
 
 

@@ -193,8 +193,8 @@ def users_of(processes: list[Process] | None) -> list[str]:
     return sorted(memory, key=lambda user: (-memory[user], user))
 
 
-def find_user(event: GpuEvent, there: Mapping[int, Process]) -> str | None:
+def find_user(event: GpuEvent, processes: Mapping[int, Process]) -> str | None:
     """Whose process a fault names. A process that was started later has only been given the same pid."""
-    process = None if event.process is None else there.get(event.process)
+    process = None if event.process is None else processes.get(event.process)
     is_later = process is not None and process.started_at is not None and process.started_at > event.at + 1
     return None if process is None or is_later else process.user
