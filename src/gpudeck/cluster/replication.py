@@ -11,7 +11,6 @@ import struct
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -21,7 +20,7 @@ from msgspec.structs import replace
 
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.identity import TokenName
-from gpudeck.fleet.state import TakenReport
+from gpudeck.fleet.state import ArrivedReport
 from gpudeck.model.clock import SharedClock
 from gpudeck.model.cpu_budget import LoopBudget
 from gpudeck.model.errors import ReportRefused
@@ -121,7 +120,7 @@ class Replicator:
         self._read_until, self.lag = None, None
         self._sent.clear()
 
-    def forward(self, taken: TakenReport) -> None:
+    def forward(self, taken: ArrivedReport) -> None:
         envelope = taken.envelope
         token = None if taken.token is None else (taken.token.id, taken.token.name)
         rest = (taken.sent_at, taken.target, taken.only, token)
@@ -183,22 +182,16 @@ class Replicator:
     def _apply(self, report: ForwardedReport, envelope: Envelope | ShortReport) -> bool:
         """A short report that comes after newer ones is taken as the whole one that it stands for. Raises
         ReportRefused."""
-        take = partial(
-            self._hub.ingest.take_forwarded,
-            via=report.via,
-            age=max(0.0, self._now() - report.arrived_at),
-            sent_at=report.sent_at,
-            target=report.target,
-            only=report.only,
-            token=None if report.token is None else TokenName(*report.token),
-        )
+        age = max(0.0, self._now() - report.arrived_at)
+        token = None if report.token is None else TokenName(*report.token)
+        rest = (report.via, report.arrived_at, report.sent_at, report.target, report.only, token)
         try:
-            return take(envelope)
+            return self._hub.ingest.take_forwarded(ArrivedReport(envelope, *rest), age)
         except ReportRefused:
             whole = self._expand(envelope) if isinstance(envelope, ShortReport) else None
             if whole is None:
                 raise
-            return take(whole)
+            return self._hub.ingest.take_forwarded(ArrivedReport(whole, *rest), age)
 
     def _note_returned(self, number: int, at: float) -> None:
         while self._sent and self._sent[0][0] <= number:

@@ -52,16 +52,18 @@ PARTS: Final = (
 """The parts of a hub without which it goes on, degraded: each reports its problems with `set_problems`."""
 
 
-class TakenReport(NamedTuple):
-    """A report that was taken here, as `FleetState.apply` got it."""
+class ArrivedReport(NamedTuple):
+    """A report that arrived at `arrived_at`. `sent_at` is the agent's clock at the moment of sending: with it a wrong
+    clock differs from a report that waited. `target` is the configured host that was asked for it, `only` the names or
+    the pattern that its sender may report as."""
 
     envelope: Envelope | ShortReport
     via: str
     arrived_at: float
-    sent_at: float | None
-    target: str | None
-    only: str | None
-    token: TokenName | None
+    sent_at: float | None = None
+    target: str | None = None
+    only: str | None = None
+    token: TokenName | None = None
 
 
 class FleetState:
@@ -95,49 +97,28 @@ class FleetState:
         self._recalled: dict[str, HostState] = {}
         self.has_postponed = False
         """Whether hosts that viewers have to be sent whole wait for the next tick."""
-        self._forward: Callable[[TakenReport], None] | None = None
+        self._forward: Callable[[ArrivedReport], None] | None = None
         self._is_cut_off: Callable[[], bool] = bool
         self._ticks = 0
         self._order: list[HostState] = []
         self._order_of = (-1, 0)
 
-    def apply(
-        self,
-        envelope: Envelope | ShortReport,
-        *,
-        via: str,
-        now: float,
-        sent_at: float | None = None,
-        target: str | None = None,
-        only: str | None = None,
-        token: TokenName | None = None,
-        age: float | None = None,
-    ) -> bool:
-        """Take a report that arrived at `now`; False when it is a repeated or outdated one, which changes nothing.
+    def apply(self, envelope: Envelope | ShortReport, *, via: str, now: float, **others: Any) -> bool:
+        """`take` for a report that arrives now; `others` are the rest of an `ArrivedReport`."""
+        return self.take(ArrivedReport(envelope, via, now, **others))
 
-        `sent_at` is the agent's clock at the moment of sending: with it a wrong clock differs from a report that
-        waited. `target` is the configured host that was asked for it, `only` the names or the pattern that its sender
-        may report as. `age` is how long ago another hub took it. Raises ReportRefused, also for a short report that has
-        to be sent whole.
-        """
-        host = self._apply(envelope, via, now, sent_at, target, only, token, age)
+    def take(self, arrived: ArrivedReport, age: float | None = None) -> bool:
+        """Take a report; False when it is a repeated or outdated one, which changes nothing. `age` is how long ago
+        another hub took it. Raises ReportRefused, also for a short report that has to be sent whole."""
+        host = self._take(arrived, age)
         if host is None:
             return False
         if self._forward is not None and age is None:
-            self._forward(TakenReport(envelope, via, now, sent_at, target, only, token))
+            self._forward(arrived)
         return True
 
-    def _apply(  # noqa: PLR0917 - as `apply`
-        self,
-        envelope: Envelope | ShortReport,
-        via: str,
-        now: float,
-        sent_at: float | None,
-        target: str | None,
-        only: str | None,
-        token: TokenName | None,
-        age: float | None,
-    ) -> HostState | None:
+    def _take(self, arrived: ArrivedReport, age: float | None) -> HostState | None:
+        envelope, via, now, sent_at, target, only, token = arrived
         uptime = (now if self.uptime is None else self.uptime()) - (age or 0.0)
         waited = 0.0 if sent_at is None else max(0.0, sent_at - envelope.collected_at)
         skew = None if sent_at is None else round(10 * (sent_at - now)) / 10  # four times as fast as with digits
@@ -194,7 +175,7 @@ class FleetState:
         self._note_taken(waited)
         return host
 
-    def join_cluster(self, forward: Callable[[TakenReport], None] | None, is_cut_off: Callable[[], bool]) -> None:
+    def join_cluster(self, forward: Callable[[ArrivedReport], None] | None, is_cut_off: Callable[[], bool]) -> None:
         """Several hubs serve the fleet: `forward` is called with each report that is taken here. `is_cut_off` says
         whether reports may be at other hubs that cannot be reached: then a silent host is late, and never down."""
         self._forward, self._is_cut_off = forward, is_cut_off
@@ -521,7 +502,7 @@ class Ingest:
         self._check_kind(envelope)
         if envelope.simulated:
             via, token = "simulated", None
-        return self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at, only=only, token=token)
+        return self.fleet.take(ArrivedReport(envelope, via, self._clock(), sent_at, None, only, token))
 
     def take_fetched(self, envelope: Envelope, *, via: str, target: str, sent_at: float | None = None) -> bool:
         """Take a report that the hub itself fetched from a configured host.
@@ -530,26 +511,13 @@ class Ingest:
         """
         check_report(envelope)
         self._check_kind(envelope)
-        taken = self.fleet.apply(envelope, via=via, now=self._clock(), sent_at=sent_at, target=target)
+        taken = self.fleet.take(ArrivedReport(envelope, via, self._clock(), sent_at, target))
         return taken or not self.fleet.has_better_source(target, via)
 
-    def take_forwarded(
-        self,
-        envelope: Envelope | ShortReport,
-        *,
-        via: str,
-        age: float,
-        sent_at: float | None,
-        target: str | None,
-        only: str | None,
-        token: TokenName | None,
-    ) -> bool:
+    def take_forwarded(self, arrived: ArrivedReport, age: float) -> bool:
         """Take a report that another hub took `age` seconds ago; False when it was a repeated one. Raises
         ReportRefused."""
-        now = self._clock() - age
-        return self.fleet.apply(
-            envelope, via=via, now=now, sent_at=sent_at, target=target, only=only, token=token, age=age
-        )
+        return self.fleet.take(arrived._replace(arrived_at=self._clock() - age), age)
 
     @property
     def refusal(self) -> str | None:
