@@ -36,7 +36,8 @@ _IN_MEMORY: Final = (
     "memory meanwhile, and are lost if the hub stops before it answers. "
 )
 _WITHOUT: Final = {
-    "postgresql": "Live data, reports, the history, alerts and their messages go on, events wait on the hub's disk. "
+    "postgresql": "Live data, reports, the history, alerts and their messages go on. Events are kept in "
+    "memory meanwhile, and are lost if the hub stops before it answers. "
     "Logging in, accounts, tokens, reservations, watches and the queue are refused until it answers.",
     "sqlite": f"{_IN_MEMORY}Logging in, accounts, tokens, reservations, watches, mutes and the queue are refused "
     "until it answers.",

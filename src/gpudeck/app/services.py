@@ -104,7 +104,6 @@ class HubServices:
             hub,
             auth.database,
             settings.events,
-            local=auth.local,
             fleet=fleet,
             duty=duty("events"),
             hub_name=hub_name,

@@ -44,7 +44,6 @@ class EventService(Service):
         database: Database,
         settings: EventSettings,
         *,
-        local: Database | None = None,
         fleet: str = REAL,
         now: Clock = clock.wall,
         duty: Duty | None = None,
@@ -52,9 +51,9 @@ class EventService(Service):
         fenced: Database | None = None,
         missed: str = "",
     ) -> None:
-        """`local` keeps what `database` does not take, where that is another one. `fleet` is the name under which a
-        demo's events are kept apart. Of several hubs all find what happens in the fleet, and the one with the `duty`
-        keeps it, in `fenced`; `hub_name` is the name of this one, `missed` what it has missed while it was away."""
+        """`fleet` is the name under which a demo's events are kept apart. Of several hubs all find what happens in the
+        fleet, and the one with the `duty` keeps it, in `fenced`; `hub_name` is the name of this one, `missed` what it
+        has missed while it was away."""
         self._database = database
         self._unkept_since = math.inf
         self._duty = duty or Duty("events")
@@ -69,9 +68,7 @@ class EventService(Service):
         self._now = now
         self._is_real = fleet == REAL
         self._is_begun = False
-        self.events = EventLog(
-            database, settings, spill=local, fleet=fleet, now=now, retention=hub.retention, fenced=fenced
-        )
+        self.events = EventLog(database, settings, fleet=fleet, now=now, retention=hub.retention, fenced=fenced)
         self.events.subscribe(hub.stream.announce)
         self._detector: EventDetector | None = None
 
