@@ -7,7 +7,7 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.offers import GIB, make_offer
-from gpudeck.alerts.watches import MOST_OF_ONE, SETTLED_SECONDS, TooManyWatches, Watches, WatchStore, message_of
+from gpudeck.alerts.watches import MOST_OF_ONE, SETTLED_SECONDS, TooManyWatches, Watches, message_of
 from gpudeck.database.engine import Database
 from gpudeck.model.gpu_request import CandidateGpu, GpuRequest, Watch
 
@@ -17,7 +17,7 @@ class Lookout:
 
     def __init__(self, database: Database, fleet: str = "real") -> None:
         self.clock = FakeClock()
-        self.watches = Watches(WatchStore(database, fleet), now=self.clock)
+        self.watches = Watches(database, fleet, now=self.clock)
 
     def add(self, user: str = "ada", seconds: float = 3600.0, **wanted: Any) -> Watch:
         return asyncio.run(self.watches.add(user, user, GpuRequest(**wanted), seconds))

@@ -13,7 +13,7 @@ from fakes.api_app import make_app, make_auth
 from fakes.clock import FakeClock
 from fakes.offers import make_request
 from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu
-from gpudeck.alerts.watches import SETTLED_SECONDS, Watches, WatchStore
+from gpudeck.alerts.watches import SETTLED_SECONDS, Watches
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.gpu_request import GpuRequest, candidates, choose, is_usable, matches
 from gpudeck.queueing.scheduler import schedule
@@ -61,7 +61,7 @@ class MatchingFleet:
 
     def watch(self, request: GpuRequest) -> set[str]:
         async def look() -> set[str]:
-            watches = Watches(WatchStore(self.auth.database), now=self.clock)
+            watches = Watches(self.auth.database, now=self.clock)
             await watches.load()
             await watches.add("ada", None, request)
             free = [gpu for host in self.hub.fleet.ordered() for gpu in host.candidates(only_open=True)]

@@ -20,7 +20,7 @@ from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.alerts.notifiers.store import PersonalMuteStore
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.alerts.store import AlertStore
-from gpudeck.alerts.watches import Watches, WatchStore
+from gpudeck.alerts.watches import Watches
 from gpudeck.api.about import HubPlace
 from gpudeck.api.access import Authenticator, Commands, Policy
 from gpudeck.api.app import ApiApp, ForeignRoutes
@@ -150,7 +150,7 @@ def make_app(
         notes=make_notes(auth.database, hub),
         jobs=JobReporter(jobs or JobService(hub, JobStore(auth.database), keep=86_400.0)),
         queue=waiting or WaitQueue(QueueStore(auth.database), QueueSettings(), FakeClaims()),
-        watches=watches or Watches(WatchStore(auth.database)),
+        watches=watches or Watches(auth.database),
         mutes=PersonalMuteStore(auth.database),
         alerts=alerts or make_alerts(auth.database),
         outbox=outbox,

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from fakes.api_app import make_auth
 from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
-from gpudeck.alerts.watches import Watches, WatchStore
+from gpudeck.alerts.watches import Watches
 from gpudeck.api.access import Commands, Policy
 from gpudeck.api.history import HistoryQueries
 from gpudeck.api.reservations import ReservationHandler
@@ -59,7 +59,7 @@ class Lab:
         self.report("gpu02", [make_gpu(index, uuid=f"GPU-b{index}") for index in range(2)])
         self.hub.stream.tick()
         self.calendar = ReservationCalendar(ReservationStore(self.auth.database), ReservationSettings(), self.clock)
-        self.watches = Watches(WatchStore(self.auth.database, "real"), now=self.clock)
+        self.watches = Watches(self.auth.database, "real", now=self.clock)
         policy = Policy(is_readable=is_readable, needs_accounts=needs_accounts, commands=commands)
         self.place = BotServices(
             hub=self.hub,

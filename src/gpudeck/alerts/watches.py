@@ -4,14 +4,15 @@ One event loop owns it. A GPU that is about to be claimed from the queue is not 
 stay for a moment, in which the queue has its turn.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 from sqlalchemy import ColumnElement, delete, func, insert, or_, select, update
 
 from gpudeck.alerts.notifiers.rendering import Message
-from gpudeck.database.engine import FleetStore, delete_old
+from gpudeck.database.engine import Database, FleetStore, delete_old
+from gpudeck.database.schema import REAL
 from gpudeck.database.schema import watches as table
 from gpudeck.model import clock
 from gpudeck.model.errors import GpudeckError
@@ -28,57 +29,28 @@ MOST_OF_ONE: Final = 50
 MOST: Final = 1000
 
 
-class WatchStore(FleetStore):
-    """One fleet's watches. All of it raises Temporary where the database does not answer."""
-
-    async def list(self, now: float) -> list[Watch]:
-        """Those that are open or fired lately, in the order in which they came."""
-        mine = table.c.fleet == self._fleet
-        found = await self._database.execute(select(table).where(mine, ~_is_over(now)).order_by(table.c.id))
-        return [_read(dict(row)) for row in found.mappings()]
-
-    async def trim(self, now: float) -> None:
-        """Delete those that ended long ago, of every fleet."""
-        await delete_old(self._database, table, table.c.created_at, _is_over(now))
-
-    async def add(self, user: str, account: str | None, wanted: GpuRequest, now: float, expires_at: float) -> Watch:
-        row = to_row(wanted) | {"fleet": self._fleet, "user": user, "account": account}
-        row |= {"created_at": now, "expires_at": expires_at}
-        made = (await self._database.execute(insert(table).values(row).returning(table))).mappings().one()
-        return _read(dict(made))
-
-    async def fire(self, number: int, now: float, found: Sequence[FoundGpu]) -> bool:
-        """False where it has fired, or is gone."""
-        is_open = (table.c.id == number) & table.c.fired_at.is_(None)
-        text = msgspec.json.encode(found).decode()
-        fired = await self._database.execute(update(table).where(is_open).values(fired_at=now, found=text))
-        return fired.rowcount == 1
-
-    async def remove(self, number: int) -> bool:
-        mine = (table.c.id == number) & (table.c.fleet == self._fleet)
-        return (await self._database.execute(delete(table).where(mine))).rowcount == 1
-
-
 def _is_over(now: float) -> ColumnElement[bool]:
     is_expired = table.c.fired_at.is_(None) & (table.c.expires_at < now)
     return or_(func.coalesce(table.c.fired_at, now) < now - _LISTED_SECONDS, is_expired)
 
 
-def _read(row: dict[str, Any]) -> Watch:
+def _read(row: Mapping[Any, Any]) -> Watch:
     found = msgspec.json.decode(row["found"] or "[]", type=list[FoundGpu])
     own = {name: row[name] for name in ("id", "user", "account", "created_at", "expires_at", "fired_at")}
-    return Watch(**own, wanted=from_row(row), found=found)
+    return Watch(**own, wanted=from_row(dict(row)), found=found)
 
 
 class TooManyWatches(GpudeckError):
     """The user has too many watches."""
 
 
-class Watches:
-    """`load` once. Whatever asks the database raises Temporary."""
+class Watches(FleetStore):
+    """Those of one fleet. `load` once. Whatever asks the database raises Temporary."""
 
-    def __init__(self, store: WatchStore, *, is_loaded: bool = True, now: clock.Clock = clock.wall) -> None:
-        self._store = store
+    def __init__(
+        self, database: Database, fleet: str = REAL, *, is_loaded: bool = True, now: clock.Clock = clock.wall
+    ) -> None:
+        super().__init__(database, fleet)
         self._now = now
         self._known: dict[int, Watch] = {}
         self._since: dict[int, float] = {}
@@ -86,18 +58,14 @@ class Watches:
         """False: they have not been read yet."""
 
     async def trim(self, now: float) -> None:
-        """Delete those that have ended at that time."""
-        await self._store.trim(now)
+        """Delete those that ended long before that time, of every fleet."""
+        await delete_old(self._database, table, table.c.created_at, _is_over(now))
 
     async def load(self) -> None:
-        """Also what other hubs changed."""
-        self._known = {one.id: one for one in await self._store.list(self._now())}
+        """Those that are open or fired lately; also what other hubs changed."""
+        wanted = select(table).where(table.c.fleet == self._fleet, ~_is_over(self._now())).order_by(table.c.id)
+        self._known = {one.id: one for one in map(_read, (await self._database.execute(wanted)).mappings())}
         self.is_loaded = True
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other hubs may write to the same tables."""
-        return self._store.is_shared
 
     @property
     def open(self) -> list[Watch]:
@@ -125,16 +93,19 @@ class Watches:
         elif len(mine) >= MOST_OF_ONE or len(self.open) >= MOST:
             raise TooManyWatches(f"{user} watches for {len(mine)} things already.", "Remove some of them first.")
         now = self._now()
-        made = await self._store.add(user, account, wanted, now, now + min(seconds, LONGEST))
+        row = to_row(wanted) | {"fleet": self._fleet, "user": user, "account": account}
+        row |= {"created_at": now, "expires_at": now + min(seconds, LONGEST)}
+        made = _read((await self._database.execute(insert(table).values(row).returning(table))).mappings().one())
         self._known[made.id] = made
         return made
 
     async def remove(self, number: int) -> bool:
         """False where there is none."""
         self._since.pop(number, None)
-        is_there = await self._store.remove(number)
+        mine = (table.c.id == number) & (table.c.fleet == self._fleet)
+        removed = await self._database.execute(delete(table).where(mine))
         self._known.pop(number, None)
-        return is_there
+        return removed.rowcount == 1
 
     def evaluate(
         self, gpus: Sequence[CandidateGpu], claimed: Collection[str] = frozenset()
@@ -158,9 +129,11 @@ class Watches:
     async def fire(self, one: Watch, gpus: Iterable[CandidateGpu]) -> bool:
         """Note that the user was notified. False where another hub did so, or it is gone."""
         found = [FoundGpu(gpu.uuid, gpu.host, gpu.host_id, gpu.label, gpu.display_name) for gpu in gpus]
-        fired = await self._store.fire(one.id, self._now(), found)
+        is_open = (table.c.id == one.id) & table.c.fired_at.is_(None)
+        values = {"fired_at": self._now(), "found": msgspec.json.encode(found).decode()}
+        fired = await self._database.execute(update(table).where(is_open).values(values))
         await self.load()
-        return fired
+        return fired.rowcount == 1
 
 
 def message_of(one: Watch, gpus: Sequence[CandidateGpu], now: float, prefix: str = "") -> Message:

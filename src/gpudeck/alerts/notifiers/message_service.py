@@ -11,7 +11,7 @@ from gpudeck.alerts.notifiers.routes import BOT, INBOX, Destination, FindUser, f
 from gpudeck.alerts.notifiers.sender_process import START_SECONDS, SenderProcess, SendRequest, Unreached
 from gpudeck.alerts.notifiers.settings import NotifySettings, read_url
 from gpudeck.alerts.notifiers.store import OutboxStore, PersonalMuteStore
-from gpudeck.alerts.watches import Watches, WatchStore, message_of
+from gpudeck.alerts.watches import Watches, message_of
 from gpudeck.auth.auth import Auth
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
@@ -73,7 +73,7 @@ class MessageService(Service):
         self._prefix = "" if fleet == REAL else DEMO_PREFIX
         self._task: asyncio.Task[None] | None = None
         self.mutes = PersonalMuteStore(auth.database)
-        self.watches = Watches(WatchStore(auth.database, fleet), is_loaded=False, now=now)
+        self.watches = Watches(auth.database, fleet, is_loaded=False, now=now)
         posts: dict[str, Channel] = {} if bot is None else {BOT: bot}
         posts |= {} if inbox is None else {INBOX: inbox}
         posts |= {name: ConfiguredChannel(name, settings, auth.users.user_of) for name in settings.channels}
