@@ -204,14 +204,6 @@ def test_board_that_is_cut_into_instances_is_not_lost(watched: Watched) -> None:
     assert watched.kinds() == ["gpu_found", "gpu_found"]
 
 
-def test_gpu_that_moves_to_another_host_is_told_with_both(watched: Watched) -> None:
-    watched.report("gpu02", [make_gpu(uuid="GPU-other")])
-    watched.report(gpus=[make_gpu(1)])
-    watched.report("gpu02", [make_gpu(uuid="GPU-other"), make_gpu(1, uuid="GPU-0")])
-    moved = [event for event in watched.events if event.kind == "gpu_moved"]
-    assert [event.title for event in moved] == ["A100-SXM4-80GB, once in gpu01, is now GPU 1 of gpu02"]
-
-
 def test_fault_is_told_with_its_meaning_and_whose_process_it_was(watched: Watched) -> None:
     watched.report(gpus=[make_gpu(processes=[make_process(77, "bob")])])
     fault = GpuEvent(at=watched.now - 1, code=31, process=77, text="MMU fault")

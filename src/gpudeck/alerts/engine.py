@@ -31,9 +31,6 @@ from gpudeck.model.view import Gpu, Host
 RETURN_BEATS: Final = 4.0
 """A host that is read less often than agents return has so many turns to be read again."""
 _CARE_SECONDS: Final = 30.0
-_MAX_TOLD: Final = 100
-"""Up to so many alerts that end with their hosts, or are acknowledged together, have an event each; more of them have
-one event for all."""
 _NOT_HEARD: Final = "nothing has been heard of it since the hub was started"
 
 
@@ -128,10 +125,7 @@ class AlertEngine(AlertStateMachine):
         """Alerts of rules that are in the settings no longer."""
         for record in self._records():
             if record.rule not in self._loosest:
-                if record.is_firing:
-                    self._resolve(record, "the rule was removed")
-                else:
-                    self._drop(record)
+                self._end(record, "the rule was removed")
 
     @property
     def rule_names(self) -> tuple[str, ...]:
@@ -235,7 +229,7 @@ class AlertEngine(AlertStateMachine):
         now = self._context.now
         self._apply(self._of_hub, HUB, (), self.thresholds.of("", {}), self._active.get(""))
         self._seen.update(present)
-        yield from self._note_absent(now)
+        yield from self._note_absent()
         self._known |= self._seen
         if not 0 <= now - self._cared_at < _CARE_SECONDS:
             self._cared_at = now
@@ -274,10 +268,7 @@ class AlertEngine(AlertStateMachine):
         for record in firing:
             record.state, record.acknowledged_at, record.acknowledged_by = "acknowledged", now, by
             self._note(record)
-            if len(firing) <= _MAX_TOLD:
-                self._emit_event(record, "alert_acknowledged", f"{by} acknowledged: {record.title}", now)
-        if len(firing) > _MAX_TOLD:
-            self._emit(make_event(now, "alert_acknowledged", f"{by} acknowledged {len(firing)} alerts"))
+            self._emit_event(record, "alert_acknowledged", f"{by} acknowledged: {record.title}", now)
         return len(firing)
 
     def withdraw_all(self, records: Iterable[AlertRecord], by: str, now: float) -> list[AlertRecord]:
@@ -286,12 +277,7 @@ class AlertEngine(AlertStateMachine):
         for record in own:
             record.state, record.acknowledged_at, record.acknowledged_by = "firing", None, None
             self._note(record)
-            if len(own) <= _MAX_TOLD:
-                self._emit_event(
-                    record, "alert_unacknowledged", f"{by} withdrew the acknowledgement: {record.title}", now
-                )
-        if len(own) > _MAX_TOLD:
-            self._emit(make_event(now, "alert_unacknowledged", f"{by} withdrew {len(own)} acknowledgements"))
+            self._emit_event(record, "alert_unacknowledged", f"{by} withdrew the acknowledgement: {record.title}", now)
         return own
 
     def hosts_called(self, name: str) -> set[str]:
@@ -304,19 +290,7 @@ class AlertEngine(AlertStateMachine):
         """These hosts were removed: their alerts are resolved. Returns how many fired."""
         self._context = replace(self._context, now=now)
         records = [record for host_id in host_ids for record in self._of(host_id)]
-        firing = [record for record in records if record.is_firing]
-        for record in records:
-            if record.is_firing:
-                self._resolve(record, "the host was removed", is_told=len(firing) <= _MAX_TOLD)
-            else:
-                self._drop(record)
-        self._emit_removed(len(firing), now)
-        return len(firing)
-
-    def _emit_removed(self, count: int, now: float) -> None:
-        """So many alerts have ended with their hosts."""
-        if count > _MAX_TOLD:
-            self._emit(make_event(now, "alert_resolved", f"Resolved: {count} alerts (their hosts were removed)"))
+        return sum(self._end(record, "the host was removed") for record in records)
 
     def refresh_mutes(self, now: float) -> None:
         """After one was added or ended: which alerts are muted now."""
@@ -426,7 +400,7 @@ class AlertEngine(AlertStateMachine):
     def _note_first_seen(self, name: str) -> None:
         """Until a host reports for the first time its name is its id."""
         for record in list(self._active[name].get("host_unreadable", {}).values()):
-            self._resolve(record, None) if record.is_firing else self._drop(record)
+            self._end(record, None)
 
     def _note_unread(self, host: HostSnapshot, active: Mapping[str, Subjects]) -> None:
         """None of its GPUs can be read now."""
@@ -436,21 +410,16 @@ class AlertEngine(AlertStateMachine):
                 if not host.is_gone(record.gpu):
                     self._note_unknown(record, why)
 
-    def _note_absent(self, now: float) -> Steps[None]:
+    def _note_absent(self) -> Steps[None]:
         """A host that was there in this run was removed; any other has not reported since the hub was started."""
-        absent = [host_id for host_id in self._active if host_id and host_id not in self._seen]
-        firing = sum(record.is_firing for host_id in absent if host_id in self._known for record in self._of(host_id))
-        for host_id in absent:
+        for host_id in [host_id for host_id in self._active if host_id and host_id not in self._seen]:
             # Other tasks may have ended some of them in between.
             for record in self._of(host_id):
                 if host_id not in self._known:
                     self._note_unknown(record, _NOT_HEARD)
-                elif record.is_firing:
-                    self._resolve(record, "the host is no longer in the fleet", is_told=firing <= _MAX_TOLD)
                 else:
-                    self._drop(record)
+                    self._end(record, "the host is no longer in the fleet")
             yield
-        self._emit_removed(firing, now)
 
     def _of(self, host_id: str) -> list[AlertRecord]:
         return [record for subjects in self._active.get(host_id, {}).values() for record in subjects.values()]

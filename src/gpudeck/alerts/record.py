@@ -120,20 +120,10 @@ def _is_among(host: str, hosts: list[str]) -> bool:
     return place < len(hosts) and hosts[place] == host
 
 
-_ABBREVIATIONS = {"gpu": "GPU", "xid": "XID", "ecc": "ECC", "ram": "RAM"}
-
-
-def rule_title(rule: str) -> str:
-    """`GPU hot`: what the page calls the rule `gpu_hot` (web/src/events/alertGroups.ts)."""
-    title = " ".join(_ABBREVIATIONS.get(word, word) for word in rule.split("_"))
-    return title[:1].upper() + title[1:]
-
-
 def describe(mute: Mute) -> str:
     """The mute in words: its rule, hosts and labels."""
     labels = [f"{name}={value}" for name, value in sorted(mute.labels.items())]
     noun = "host" if len(mute.hosts) == 1 else "hosts"
     hosts = mute.hosts and f"{noun} {name_hosts(mute.hosts)}"
-    rule = mute.rule and (f"rules {mute.rule}" if "*" in mute.rule else f'"{rule_title(mute.rule)}"')
-    parts = [rule, mute.host and f"host {mute.host}", hosts, *labels]
+    parts = [mute.rule, mute.host and f"host {mute.host}", hosts, *labels]
     return ", ".join(part for part in parts if part)

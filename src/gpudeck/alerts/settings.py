@@ -21,7 +21,6 @@ _HOUR = 3600.0
 _DAY = 86_400.0
 _Glob = Annotated[str, Meta(min_length=1, max_length=256)]
 _MAX_KEPT: Final = 50_000
-_MAX_REACHED: Final = 2_000
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -279,20 +278,17 @@ class Thresholds:
         have, on where the rule is on anywhere: whatever the rule finds anywhere it finds with these."""
         base = self._base[rule]
         changes = [override.rules[rule] for override in self._overrides if rule in override.rules]
-        base = replace(base, wait=min([base.wait, *(change.wait for change in changes if change.wait is not None)]))
-        reached = {base}
-        for change in changes:
-            # An override counts together with any of those before it, or without them.
-            values = RuleChange(above=change.above, clear=change.clear)
-            reached |= {change_limits(limits, values) for limits in reached}
-            if len(reached) > _MAX_REACHED:
-                return replace(base, is_on=True, above=float("-inf"), clear=float("-inf"), clear_after=float("inf"))
+        reached = [base, *(change_limits(base, change) for change in changes)]
+        above = [one.above for one in reached if one.above is not None]
+        clear = [one.clear for one in reached if one.clear is not None]
         return replace(
             base,
-            is_on=base.is_on or any(change.enabled for change in changes),
-            above=min((one.above for one in reached if one.above is not None), default=None),
-            clear=min((one.clear for one in reached if one.clear is not None), default=None),
-            clear_after=max([base.clear_after, *(change.clear_after or 0.0 for change in changes)]),
+            is_on=any(one.is_on for one in reached),
+            wait=min(one.wait for one in reached),
+            above=min(above, default=None),
+            # Several overrides may count together, and a lower `above` takes its distance from `clear` along.
+            clear=min(above) - (max(above) - min(clear)) if above and clear else None,
+            clear_after=max(one.clear_after for one in reached),
         )
 
     def _make(self, host: str, labels: Mapping[str, str], model: str) -> LimitsByRule:

@@ -155,16 +155,22 @@ class AlertStateMachine:
         if now - record.calm_since >= (0.0 if self._rules[record.rule].clears_itself else needed):
             self._resolve(record, None)
 
-    def _resolve(self, record: AlertRecord, end: str | None, *, is_told: bool = True) -> None:
-        """Without `is_told` no event is made: the caller ends many and makes one event for all."""
+    def _end(self, record: AlertRecord, why: str | None) -> bool:
+        """What it is about is gone. Whether it fired."""
+        if record.is_firing:
+            self._resolve(record, why)
+            return True
+        self._drop(record)
+        return False
+
+    def _resolve(self, record: AlertRecord, end: str | None) -> None:
         now = self._context.now
         record.state, record.resolved_at, record.ready_at, record.end = "resolved", now, now, end
         self._drop(record)
         self._grouping.end(record)
         self._note(record)
         why = f" ({end})" if end else ""
-        if is_told:
-            self._emit_event(record, "alert_resolved", f"Resolved: {record.title}{why}", now)
+        self._emit_event(record, "alert_resolved", f"Resolved: {record.title}{why}", now)
 
     def _note_unknown(self, record: AlertRecord, why: str) -> None:
         now = self._context.now

@@ -181,7 +181,6 @@ class HostDiff:
 
 
 _OVERDUE_EVERY: Final = 60.0
-_MAX_PLACES: Final = 100_000
 _MAX_AN_HOUR: Final = 200
 _MAX_DEFERRED: Final = 100
 _HOUR: Final = 3600.0
@@ -225,7 +224,6 @@ class EventDetector(FleetObserver):
         self._waiting: dict[int, HostState] = {}
         self._deferred: dict[HostState, _Deferred] = {}
         self._flapping = FlapSuppressor()
-        self._places: dict[str, tuple[str, str]] = {}
         self._quotas: dict[str, tuple[float, int]] = {}
 
     def learn(self, known: Mapping[str, float | None]) -> None:
@@ -267,7 +265,6 @@ class EventDetector(FleetObserver):
                 self._emit_changes(host, before, after, at, is_muted=is_muted)
         if deferred is not None:
             deferred.note(at, after)
-        self._note_places(host, before, after, now)
 
     def on_backlog_start(self, host: HostState) -> None:
         """What changes on the live host waits for `on_backlog_end`."""
@@ -331,19 +328,6 @@ class EventDetector(FleetObserver):
         elif down_since is not None:
             # Also right after a start: the event that it is down was reported before.
             self._take(make("host_up", f"{baseline.name} reports again"))
-
-    def _note_places(self, host: HostState, before: HostBaseline | None, after: HostBaseline, now: float) -> None:
-        for uuid, gpu in after.gpus.items():
-            if before is not None and uuid in before.gpus:
-                continue
-            place = self._places.pop(uuid, None)
-            self._places[uuid] = (host.id, after.name)
-            if place is not None and place[0] != host.id and place[1] != after.name and now >= self._starting_until:
-                title = f"{gpu.model}, once in {place[1]}, is now GPU {gpu.label} of {after.name}"
-                where = {"host": after.name, "host_id": host.id, "gpu": uuid, "label": gpu.label}
-                self._emit(make_event(now, "gpu_moved", title, **where))  # type: ignore[arg-type]
-        while len(self._places) > _MAX_PLACES:
-            del self._places[next(iter(self._places))]
 
     def _emit(self, event: Event) -> None:
         """A host with events all the time must not fill the list: the rest of its hour is left out."""

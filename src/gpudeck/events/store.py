@@ -16,7 +16,7 @@ MAX_EVENTS = 1000
 _COLUMNS = [column for column in table.c if column.name != "fleet"]
 _LENGTHS = {column.name: getattr(column.type, "length", None) for column in _COLUMNS}
 _FAULTS = ("xid", "gpu_lost", "health_raised", "host_down", "flapping", "host_rebooted")
-_LOSSES = ("host_down", "host_up", "host_seen", "gpu_lost", "gpu_found", "gpu_moved")
+_LOSSES = ("host_down", "host_up", "host_seen", "gpu_lost", "gpu_found")
 _MAX_LOSS = 365 * 86_400.0
 _STATUS = ("host_seen", "host_up", "host_down")
 

@@ -22,7 +22,6 @@ KINDS: dict[str, str] = {
     "agent_changed": "a host has another agent",
     "gpu_lost": "a GPU cannot be read any more, or is gone",
     "gpu_found": "a GPU is there, or there again",
-    "gpu_moved": "a GPU is in another host",
     "xid": "a GPU's driver reported a fault",
     "health_raised": "a GPU is not well",
     "health_cleared": "a GPU is well again",

@@ -20,7 +20,7 @@ export interface EventFilter {
 export const KINDS: readonly { kind: string; label: string }[] = [
   { kind: '', label: 'all events' },
   { kind: 'host_seen,host_up,host_down,host_rebooted,flapping', label: 'hosts up or down' },
-  { kind: 'gpu_lost,gpu_found,gpu_moved', label: 'GPUs lost or found' },
+  { kind: 'gpu_lost,gpu_found', label: 'GPUs lost or found' },
   { kind: 'xid', label: 'driver errors (XID)' },
   { kind: 'health_raised,health_cleared', label: 'health' },
   { kind: 'driver_changed,agent_changed', label: 'driver and agent versions' },
