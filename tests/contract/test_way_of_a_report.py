@@ -20,7 +20,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.model.report import Report
 from gpudeck.model.settings import LimitsSettings
 from gpudeck.server.admission import AdmissionGate
-from gpudeck.server.connections import BatchReader, Connection, ConnectionLimiter, DirectServer
+from gpudeck.server.connections import Connection, ConnectionLimiter, FirstReports
 from gpudeck.wire import Envelope, ShortReport, describe, encode, pack_numbers
 
 SOURCE = Path(gpudeck.__file__).parent
@@ -60,7 +60,7 @@ class Sender:
         self.transport = Transport()
         with socket.socket() as accepted:
             self.connection = Connection(ConnectionLimiter(), "127.0.0.1", accepted)
-        self.connection.pass_to(asyncio.Protocol, DirectServer(self.route, BatchReader()))
+        self.connection.pass_to(asyncio.Protocol, self.route, FirstReports())
 
     def send(self, report: Envelope | ShortReport) -> int:
         body = encode(report)

@@ -10,7 +10,7 @@ import uvloop
 
 from fakes.waiting import wait_until
 from gpudeck.server.admission import HOLD_SECONDS
-from gpudeck.server.connections import MIN_CONNECTIONS, ConnectionLimiter, DirectRoute
+from gpudeck.server.connections import ConnectionLimiter, DirectRoute
 from gpudeck.server.http_server import LimitedServer
 from gpudeck.server.tls import Tls
 
@@ -43,13 +43,10 @@ def serving(
     plain: Sequence[socket.socket] = (),
     hold: float = HOLD_SECONDS,
     direct: DirectRoute | None = None,
-    batch_from: int = MIN_CONNECTIONS,
 ) -> Iterator[int]:
     """The port of a server behind that limiter."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = _Server(
-            app, limiter, tls, plain=plain, direct=direct, batch_from=batch_from, hold=hold, timeout_graceful_shutdown=2
-        )
+        server = _Server(app, limiter, tls, plain=plain, direct=direct, hold=hold, timeout_graceful_shutdown=2)
         thread = threading.Thread(target=lambda: uvloop.run(server.serve(sockets=[listening])))
         thread.start()
         try:

@@ -24,7 +24,6 @@ from gpudeck.server.admission import AdmissionGate
 from gpudeck.server.asgi import Response
 from gpudeck.server.connections import (
     MAX_DIRECT_BYTES,
-    MIN_CONNECTIONS,
     READ_SECONDS,
     ConnectionLimiter,
 )
@@ -34,16 +33,8 @@ PATH = "/api/v1/reports"
 ANY_HOST = Token(1, "any host", "agent", None, None, 0.0, "", None, None, None)
 
 
-@pytest.fixture(autouse=True, scope="module", params=[MIN_CONNECTIONS, 0], ids=["alone", "together"])
-def _reading(request: pytest.FixtureRequest) -> None:
-    """Connections are read by themselves, or as those of many agents are."""
-    Serving.batch_from = request.param
-
-
 class Serving:
     """A hub's server. `by_app` are the paths that the application was asked for."""
-
-    batch_from: int
 
     def __init__(self, limits: LimitsSettings, *, is_direct: bool = True) -> None:
         self.hub = Hub()
@@ -62,7 +53,7 @@ class Serving:
     @contextlib.contextmanager
     def connected(self) -> Iterator["Caller"]:
         with (
-            serving(self.limiter, self.gate, direct=self.direct, batch_from=self.batch_from) as port,
+            serving(self.limiter, self.gate, direct=self.direct) as port,
             Caller(port) as caller,
         ):
             yield caller
@@ -259,7 +250,7 @@ class SlowRoute:
     """Each report takes it half of what is read in one turn of the event loop. `turns` has the turn in which each was
     served."""
 
-    paths = (PATH,)
+    starts = (f"POST {PATH} HTTP/1.1\r\n".encode(),)
 
     def __init__(self) -> None:
         self.turns: list[int] = []
@@ -283,7 +274,7 @@ class SlowRoute:
 def test_first_reports_of_many_agents_leave_turns_for_others() -> None:
     served, route = Serving(ANY), SlowRoute()
     with (
-        serving(served.limiter, served.gate, direct=route, batch_from=0) as port,
+        serving(served.limiter, served.gate, direct=route) as port,
         contextlib.ExitStack() as stack,
     ):
         callers = [stack.enter_context(Caller(port)) for _ in range(60)]

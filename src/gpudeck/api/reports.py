@@ -112,7 +112,7 @@ class DirectReports:
     """Serves agents' reports to connections directly (see server/connections.py), behind the limits of `gate`."""
 
     def __init__(self, route: ReportsRoute, gate: AdmissionGate, paths: Sequence[str]) -> None:
-        self.paths = paths
+        self.starts = tuple(f"POST {path} HTTP/1.1\r\n".encode() for path in paths)
         self._route = route
         self._gate = gate
 

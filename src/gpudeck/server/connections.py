@@ -10,17 +10,15 @@ import asyncio
 import contextlib
 import http
 import logging
-import os
-import select
 import socket
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from email.utils import formatdate
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from math import inf
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import httptools
 from msgspec import Struct
@@ -54,16 +52,9 @@ MAX_DIRECT_BYTES: Final = 256 * 1024
 """A request that is larger is left to the application, which reads it in pieces."""
 _UNUSUAL: Final = frozenset({b"expect", b"transfer-encoding", b"x-forwarded-proto"})
 """Headers of requests that are left to the application."""
-PAUSE_SECONDS: Final = 0.02
-MIN_CONNECTIONS: Final = 500
-"""With fewer connections each is read by itself: then a report seldom finds others to wait for."""
-_MAX_READ, READ_SECONDS, BUSY_READ_SECONDS = 256, 0.006, 0.03
-"""Others have their turn after so much time. It is a third of the event loop's, and more, also while large answers and
-a tick are made, which take as much each: reports come first. While more connections wait than are looked up at once, as
-after a restart with thousands of agents, it is most of it."""
-_READ_BYTES: Final = 64 * 1024
-_MAX_WAITING_BYTES: Final = 16 * 1024
-"""A first report that is larger does not wait for its turn: thousands of them would fill the memory."""
+READ_SECONDS, BUSY_READ_SECONDS, MANY_WAITING = 0.006, 0.03, 256
+"""First reports are read for so much time in a turn of the event loop, a third of it, and for most of it while many
+wait, as after a restart with thousands of agents."""
 _NO_PROTOCOL: Final = asyncio.Protocol()
 _NOT_HTTP = "this is no HTTP request that this hub understands"
 
@@ -79,7 +70,9 @@ class DirectRequest(Struct):
 
 
 class DirectRoute(Protocol):
-    paths: Sequence[str]
+    """`starts` are the first lines of its requests."""
+
+    starts: tuple[bytes, ...]
 
     def is_known(self, request: DirectRequest) -> bool:
         """Whether the sender is one whose request may be waited for; its body is not whole yet."""
@@ -90,82 +83,30 @@ class DirectRoute(Protocol):
         ...
 
 
-class BatchReader:
-    """Reads the connections of many agents together, every few milliseconds.
+class FirstReports:
+    """First reports of connections wait here for their turn. The event loop reads everything that has come before it
+    does anything else: where thousands of agents come back after a restart, that would be seconds of work."""
 
-    A report that wakes the hub by itself costs several times as much as one that follows another. Where many agents are
-    connected, their reports wait for each other, `PAUSE_SECONDS` at most.
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[Connection, bytes]] = deque()
 
-    Connections whose `transport`s have paused reading, by their sockets' descriptors. One event loop owns it.
+    def add(self, connection: "Connection", data: bytes) -> None:
+        """`data` is what was read from the connection, which reads no more until its turn."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._serve)
+        self._waiting.append((connection, data))
 
-    `least` is how many connections there have to be before any is read like this.
-    """
-
-    def __init__(self, least: float = MIN_CONNECTIONS) -> None:
-        self.least = least if hasattr(select, "epoll") else inf  # Linux has it
-        self._connections: dict[int, Connection] = {}
-        self._ready: OrderedDict[int, None] = OrderedDict()
-        """Descriptors with something to read, in the order in which they are served."""
-        self._received: dict[int, bytes] = {}
-        self._is_reading = False
-
-    @cached_property
-    def _poller(self) -> "select.epoll":
-        return select.epoll()
-
-    def add(self, descriptor: int, connection: "Connection") -> None:
-        self._poller.register(descriptor, select.EPOLLIN)
-        self._connections[descriptor] = connection
-        if not self._is_reading:
-            self._is_reading = True
-            asyncio.get_running_loop().call_later(PAUSE_SECONDS, self._read)
-
-    def put(self, descriptor: int, data: bytes) -> None:
-        """What was read from an added connection before it was added."""
-        self._received[descriptor] = data
-        self._ready[descriptor] = None
-
-    def remove(self, descriptor: int) -> None:
-        """Before the socket is closed, or its connection is read in another way."""
-        del self._connections[descriptor]
-        self._ready.pop(descriptor, None)
-        self._received.pop(descriptor, None)
-        with contextlib.suppress(OSError):  # closed: then it is gone from there
-            self._poller.unregister(descriptor)
-
-    def _read(self) -> None:
-        found = self._poller.poll(0, _MAX_READ)
-        self._ready.update(dict.fromkeys(descriptor for descriptor, _ in found))
-        end = time.perf_counter() + (READ_SECONDS if len(self._ready) <= _MAX_READ else BUSY_READ_SECONDS)
-        while self._ready and time.perf_counter() < end:
-            descriptor, _ = self._ready.popitem(last=False)
-            connection = self._connections.get(descriptor)
-            if connection is None:
-                continue
+    def _serve(self) -> None:
+        end = time.perf_counter() + (READ_SECONDS if len(self._waiting) < MANY_WAITING else BUSY_READ_SECONDS)
+        while self._waiting and time.perf_counter() < end:
+            connection, data = self._waiting.popleft()
             try:
-                data = self._received.pop(descriptor, None) or _read_some(descriptor)
-                if data:
-                    connection.receive(data)
-                elif data is not None:
-                    connection.leave_batch()
+                connection.receive_first(data)
             except Exception:
-                log.exception("a connection could not be read")
+                log.exception("a report could not be read")
                 connection.abort()
-        self._is_reading = bool(self._connections)
-        if self._is_reading:
-            loop = asyncio.get_running_loop()
-            is_rest = bool(self._ready) or len(found) == _MAX_READ
-            loop.call_later(0.0 if is_rest else PAUSE_SECONDS, self._read)
-
-
-def _read_some(descriptor: int) -> bytes | None:
-    """None where nothing has come after all; empty at the end of a connection, and after an error of its."""
-    try:
-        return os.read(descriptor, _READ_BYTES)
-    except BlockingIOError:
-        return None
-    except OSError:
-        return b""
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._serve)
 
 
 def encode_response(response: Response, scheme: str) -> bytes:
@@ -235,17 +176,6 @@ class ConnectionLimiter:
         self._openings.charge(caller, asyncio.get_running_loop().time(), number)
 
 
-class DirectServer(NamedTuple):
-    """What serves reports directly, and `batches`, which reads connections that have sent one."""
-
-    route: DirectRoute
-    batches: BatchReader
-
-    @property
-    def starts(self) -> tuple[bytes, ...]:
-        return tuple(f"POST {path} HTTP/1.1\r\n".encode() for path in self.route.paths)
-
-
 class Connection(asyncio.Protocol):
     """An accepted connection: it serves reports, and passes everything else on to the HTTP server's own protocol.
 
@@ -278,8 +208,6 @@ class Connection(asyncio.Protocol):
         self._answering: asyncio.Future[Response] | None = None
         self._is_unread = False
         """Whether nothing is read because responses to direct requests are not."""
-        self._batched: int | None = None
-        """The socket, while it is read together with others."""
 
     def release(self) -> None:
         """The connection is closed. May be called twice."""
@@ -295,9 +223,11 @@ class Connection(asyncio.Protocol):
             self._is_refunded = True
             self._limiter.charge_openings(self.caller, -1)
 
-    def pass_to(self, make_protocol: Callable[[], asyncio.Protocol], direct: DirectServer | None) -> None:
+    def pass_to(
+        self, make_protocol: Callable[[], asyncio.Protocol], direct: DirectRoute | None, first: FirstReports
+    ) -> None:
         """The protocol that gets what is received, but for what `direct` serves. Before the connection is made."""
-        self._make_protocol, self._direct = make_protocol, direct
+        self._make_protocol, self._direct, self._first = make_protocol, direct, first
         self._starts = () if direct is None else direct.starts
 
     def connection_made(self, transport: Any) -> None:
@@ -316,7 +246,6 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timers()
-        self.leave_batch()
         self.release()
         self._protocol.connection_lost(exc)
         if self._answering is not None:
@@ -325,16 +254,19 @@ class Connection(asyncio.Protocol):
         self._parser, self._protocol = None, _NO_PROTOCOL
 
     def data_received(self, data: bytes) -> None:
-        """What the event loop has read. It reads everything that has come before it does anything else: where thousands
-        of agents come back after a restart, their first reports would be seconds of work. They wait for their turn."""
-        direct, is_first = self._direct, self in self._limiter.unused
-        if direct is not None and is_first and len(data) <= _MAX_WAITING_BYTES and data.startswith(self._starts):
-            descriptor = self._join_batch(direct.batches)
-            if descriptor is not None:
-                self._due = inf
-                direct.batches.put(descriptor, data)
-                return
-        self.receive(data)
+        if self in self._limiter.unused and self._starts and data.startswith(self._starts):
+            # It waits for its turn, which is no time of the sender's.
+            self._due = inf
+            self._transport.pause_reading()
+            self._first.add(self, data)
+        else:
+            self.receive(data)
+
+    def receive_first(self, data: bytes) -> None:
+        """What has waited for its turn."""
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
+            self.receive(data)
 
     def receive(self, data: bytes) -> None:
         if self._answering is not None:
@@ -382,8 +314,8 @@ class Connection(asyncio.Protocol):
             return True
         request = DirectRequest(self._headers, bytes(self._body), self._peer, self.refund)
         if not self._is_between_requests:
-            return direct.route.is_known(request)
-        response = direct.route.serve(request)
+            return direct.is_known(request)
+        response = direct.serve(request)
         if response is None:
             return False
         self._kept = None
@@ -392,33 +324,12 @@ class Connection(asyncio.Protocol):
         self._protocol.data_received(b"")
         if isinstance(response, Response):
             self._respond(response)
-            self._join_batch(direct.batches)
         else:
-            self.leave_batch()
             self._transport.pause_reading()
             self._answering = asyncio.ensure_future(response)
             self._limiter.answering.add(self._answering)
             self._answering.add_done_callback(self._respond_later)
         return True
-
-    def _join_batch(self, batches: BatchReader) -> int | None:
-        """From here on it is read together with others, where there are many; returns its descriptor then. TLS cannot
-        be read like this."""
-        if self._limiter.open.total < batches.least or self._scheme != "http":
-            return None
-        if self._batched is None and not self._transport.is_closing() and not self._is_unread:
-            self._batched = self._transport.get_extra_info("socket").fileno()
-            self._transport.pause_reading()
-            batches.add(self._batched, self)
-        return self._batched
-
-    def leave_batch(self) -> None:
-        """The event loop reads it again, and finds its end or its error."""
-        if self._batched is not None and self._direct is not None:
-            self._direct.batches.remove(self._batched)
-            self._batched = None
-            if not self._transport.is_closing():
-                self._transport.resume_reading()
 
     def _respond(self, response: Response) -> None:
         self._await("idle_time")
@@ -434,8 +345,6 @@ class Connection(asyncio.Protocol):
         self._respond(done.result())
         if not self._is_unread:
             self._transport.resume_reading()
-            if self._direct is not None:
-                self._join_batch(self._direct.batches)
         if self._early:
             data, self._early = self._early, b""
             self.receive(data)
@@ -446,7 +355,6 @@ class Connection(asyncio.Protocol):
 
     def _pass_on(self, data: bytes) -> None:
         """To the HTTP server's own protocol, which agents do not need."""
-        self.leave_batch()
         if self._protocol is _NO_PROTOCOL:
             self._limiter.without_protocol.discard(self)
             self._protocol = self._make_protocol()
@@ -469,7 +377,6 @@ class Connection(asyncio.Protocol):
         self._protocol.pause_writing()
         if not self.unanswered:
             # The application waits by itself before it writes more.
-            self.leave_batch()
             self._is_unread = True
             self._transport.pause_reading()
         self._check_reading(inf)

@@ -21,12 +21,10 @@ import uvicorn
 
 from gpudeck.server.admission import HOLD_SECONDS
 from gpudeck.server.connections import (
-    MIN_CONNECTIONS,
-    BatchReader,
     Connection,
     ConnectionLimiter,
     DirectRoute,
-    DirectServer,
+    FirstReports,
     with_connection,
 )
 from gpudeck.server.tls import Tls
@@ -47,12 +45,10 @@ class LimitedServer(uvicorn.Server):
         *,
         plain: Sequence[socket.socket] = (),
         direct: DirectRoute | None = None,
-        batch_from: int = MIN_CONNECTIONS,
         hold: float = HOLD_SECONDS,
         **options: Any,
     ) -> None:
-        """`direct` serves a path without the application; with `batch_from` connections, those that use it are
-        read together. `plain` are sockets without TLS all the same, such as the one
+        """`direct` serves reports without the application. `plain` are sockets without TLS, such as the one
         for the hub's own agent: a certificate is for the name by which others know the hub. `hold`: see
         ConnectionListener. `options` are those of uvicorn.Config."""
         super().__init__(
@@ -73,7 +69,7 @@ class LimitedServer(uvicorn.Server):
         self._limiter = limiter
         self._tls = tls
         self._plain = list(plain)
-        self._direct = None if direct is None else DirectServer(direct, BatchReader(batch_from))
+        self._direct, self._first = direct, FirstReports()
         self._hold = hold
         self._listeners: list[ConnectionListener] = []
         self._renewal: asyncio.Task[None] | None = None
@@ -121,7 +117,7 @@ class LimitedServer(uvicorn.Server):
             }
         protocol: Any = self.config.http_protocol_class
         state = {"server_state": self.server_state, "app_state": self.lifespan.state}
-        connection.pass_to(partial(protocol, config=self.config, **state), self._direct)
+        connection.pass_to(partial(protocol, config=self.config, **state), self._direct, self._first)
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, accepted, **options)
