@@ -37,6 +37,7 @@ from gpudeck.database.schema import REAL
 from gpudeck.discovery.managed import ManagedHosts
 from gpudeck.events.log import EventLog
 from gpudeck.events.settings import EventSettings
+from gpudeck.fleet.host import HostState
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store
 from gpudeck.idle_policy.service import IdlePolicyService
@@ -67,17 +68,17 @@ class NoHostAdmin:
     async def add(self, new: NewHost, created_by: str) -> AddedHosts:
         raise AssertionError(f"a test has {created_by} add {new.name}")
 
-    async def remove(self, name: str) -> bool:
+    async def remove(self, name: str) -> str | None:
         raise AssertionError(f"a test removes {name}")
 
-    async def remove_all(self, names: Collection[str]) -> None:
-        raise AssertionError(f"a test removes {len(names)} hosts")
+    async def remove_all(self, hosts: Collection[HostState]) -> None:
+        raise AssertionError(f"a test removes {len(hosts)} hosts")
+
+    async def find(self, name: str | None, token: str | None, *, down: bool) -> tuple[list[HostState], int]:
+        raise AssertionError(f"a test removes the hosts {name}, {token}, {down}")
 
     def origin_of(self, name: str) -> str | None:
         return None
-
-    def has(self, name: str) -> bool:
-        return False
 
 
 def make_auth(
@@ -136,7 +137,8 @@ def make_app(
         commands=commands,
         reserves_without_account=reserves_without_account,
     )
-    host_admin = NoHostAdmin() if folder is None else make_host_admin(hub, auth, folder)
+    alerts = alerts or make_alerts(auth.database)
+    host_admin = NoHostAdmin() if folder is None else make_host_admin(hub, auth, folder, alerts)
     services = ApiServices(
         hub=hub,
         auth=auth,
@@ -152,7 +154,7 @@ def make_app(
         queue=waiting or WaitQueue(QueueStore(auth.database), QueueSettings(), FakeClaims()),
         watches=watches or Watches(auth.database),
         mutes=PersonalMuteStore(auth.database),
-        alerts=alerts or make_alerts(auth.database),
+        alerts=alerts,
         outbox=outbox,
         idle_policy=idle_policy or make_idle_policy(hub, auth),
         preview_digest=preview_digest,
@@ -194,7 +196,7 @@ def make_alerts(database: Database, settings: AlertSettings | None = None) -> Al
     )
 
 
-def make_host_admin(hub: Hub, auth: Auth, folder: Path) -> HostAdmin:
+def make_host_admin(hub: Hub, auth: Auth, folder: Path, alerts: AlertManager) -> HostAdmin:
     """A host admin beside a configuration that names the host `configured`."""
     managed = ManagedHosts(folder / "hosts.yaml")
     by_name = {"configured": "gpudeck.yaml"}
@@ -206,10 +208,12 @@ def make_host_admin(hub: Hub, auth: Auth, folder: Path) -> HostAdmin:
             return added
 
     return Expecting(
+        hub,
         managed,
         auth.tokens,
         lambda name: _find(managed, name) or (Target(name=name, origin=by_name[name]) if name in by_name else None),
         Installer(folder / "wheelhouse", "http://hub.example:8042"),
+        alerts=alerts,
     )
 
 

@@ -54,7 +54,6 @@ from gpudeck.api.answers import (
     on_usage_error,
 )
 from gpudeck.api.history import HistoryQueries, note_asker, on_history_refused
-from gpudeck.api.hosts import HostRemoval
 from gpudeck.api.metrics import MetricsPage
 from gpudeck.api.page import send_refusal
 from gpudeck.api.reports import FindToken, ReportsRoute
@@ -135,7 +134,7 @@ class Framework:
 
 
 _DEPENDENCIES = (
-    *("hub", "auth", "policy", "services", "host_admin", "removal", "metrics", "history", "about", "installer"),
+    *("hub", "auth", "policy", "services", "host_admin", "metrics", "history", "about", "installer"),
     *("events", "jobs", "maintenance", "notes", "reservations", "queue", "alerts", "watches", "mutes", "ask_limits"),
 )
 """The dependencies of handlers, by the name of the parameter."""
@@ -147,9 +146,6 @@ def _make_dependencies(services: ApiServices) -> dict[str, Any]:
     return made | {
         "services": services,
         "installer": services.host_admin.installer,
-        "removal": HostRemoval(
-            hub, services.host_admin, auth.tokens, services.alerts, services.memory, notify=services.notify_removed
-        ),
         "metrics": MetricsPage(hub, services.hits, services.outbox, services.alerts, services.cluster),
         "history": queries,
         "about": about.HubAbout(

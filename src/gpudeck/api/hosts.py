@@ -1,8 +1,4 @@
-"""/api/v1/hosts (GET, POST, DELETE), /api/v1/hosts/{host} (GET, DELETE) and /api/v1/host-origins (GET).
-
-Hosts are added and removed while the hub runs (`HostAdmin`). A removed host leaves the list of added hosts, the live
-fleet, the hub's memory, and its alerts (`HostRemoval`).
-"""
+"""/api/v1/hosts (GET, POST, DELETE), /api/v1/hosts/{host} (GET, DELETE) and /api/v1/host-origins (GET)."""
 
 import asyncio
 import contextlib
@@ -95,24 +91,36 @@ class _Conflict(ClientException):
 
 
 class HostAdmin:
-    """Adds and removes hosts. `installer` has the line that a new host runs; `note` is what to
-    know about the address in it, if anything; `configured` finds the target of a name among all that discovery knows,
-    and raises UsageError on a hub that watches nothing."""
+    """Adds and removes hosts while the hub runs. A removed host leaves the list of added hosts, the live fleet, the
+    hub's memory, and its alerts; one that still reports comes back, unless its token was revoked.
+
+    `configured` finds the target of a name among all that discovery knows, and raises UsageError on a hub that watches
+    nothing. `installer` has the line that a new host runs; `note` is what to know about the address in it.
+    `notify_removed` is called with the ids of removed hosts, where several hubs have them.
+    """
 
     def __init__(
         self,
+        hub: Hub,
         managed: ManagedHosts,
         tokens: Tokens,
         configured: Callable[[str], Target | None],
         installer: Installer,
         *,
+        alerts: AlertManager,
+        memory: HostMemory | None = None,
         note: str | None = None,
+        notify_removed: Callable[[list[str]], None] = lambda _: None,
     ) -> None:
         self.installer = installer
+        self._hub = hub
         self._managed = managed
         self._tokens = tokens
-        self._note = note
         self._configured = configured
+        self._alerts = alerts
+        self._memory = memory
+        self._note = note
+        self._notify_removed = notify_removed
 
     async def add(self, new: NewHost, created_by: str) -> AddedHosts:
         try:
@@ -144,16 +152,40 @@ class HostAdmin:
             note, command = str(error), None
         return AddedHosts(names, new.via, token, command, note)
 
-    async def remove(self, name: str) -> bool:
-        target = self._find(name)
+    async def remove(self, name: str) -> str | None:
+        """Remove the host of that name or id; returns its name, or None where nothing was known of it. Its tokens are
+        revoked all the same: it may have had some before it was ever seen."""
+        found = self._hub.fleet.find(name)
+        listed = name if found is None else found.target or found.name
+        target = self._find(listed)
         if target is not None and target.origin != ORIGIN:
-            raise _Conflict(f"{name} is named by {target.origin}: take it out there")
-        return await self._remove({name})
+            raise _Conflict(f"{listed} is named by {target.origin}: take it out there")
+        was_listed = await self._take_off_list({listed})
+        # An alert may be all that is left of a host.
+        ids = self._alerts.engine.hosts_called(name) - self._hub.fleet.hosts.keys()
+        ids |= set() if found is None else {found.id}
+        await self._forget(ids)
+        return (name if found is None else found.name) if ids or was_listed else None
 
-    async def remove_all(self, names: Collection[str]) -> None:
-        await self._remove(frozenset(names))
+    async def find(self, name: str | None, token: str | None, *, down: bool) -> tuple[list[HostState], int]:
+        """The hosts that fit all that is given, by name, and how many more do that only a configuration file, or
+        discovery, can remove. `name` is a pattern, `token` a token's name or id. Raises Temporary."""
+        tokens = [] if token is None else await self._tokens.list()
+        ids = {one.id for one in tokens if token in {one.name, str(one.id)}}
+        fitting = [
+            host
+            for host in self._hub.fleet.ordered()
+            if is_for(name, host.name) and (token is None or host.token in ids) and (not down or host.status == "down")
+        ]
+        ours = [host for host in fitting if self.origin_of(host.target or host.name) in {None, ORIGIN}]
+        return ours, len(fitting) - len(ours)
 
-    async def _remove(self, names: Collection[str]) -> bool:
+    async def remove_all(self, hosts: Collection[HostState]) -> None:
+        """Raises HTTPException, and then none is removed."""
+        await self._take_off_list({host.target or host.name for host in hosts})
+        await self._forget({host.id for host in hosts})
+
+    async def _take_off_list(self, names: Collection[str]) -> bool:
         """Whether one of them had been added."""
         try:
             with self._managed.removing(names) as was_there:
@@ -161,16 +193,31 @@ class HostAdmin:
         except OSError as error:
             raise _cannot_write(error) from error
         if was_there:
-            await self._wait_until_gone(names)
+            # So that adding the host again at once is not refused.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_GONE_SECONDS):
+                    # Discovery takes lists in a task of its own and does not signal when it has.
+                    while any(self.origin_of(name) == ORIGIN for name in names):  # noqa: ASYNC110
+                        await asyncio.sleep(0.02)
         return was_there
 
-    async def _wait_until_gone(self, names: Collection[str]) -> None:
-        """So that adding the host again at once is not refused."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_GONE_SECONDS):
-                # Discovery takes lists in a task of its own and does not signal when it has.
-                while any(self.has(name) for name in names):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+    async def _forget(self, host_ids: Collection[str]) -> None:
+        """Remove hosts, or what is left of them, that are in no list any more."""
+        if not host_ids:
+            return
+        budget = LoopBudget()
+        self._notify_removed(list(host_ids))
+        for host_id in host_ids:
+            if host_id in self._hub.fleet.hosts:
+                self._hub.fleet.remove(host_id)
+            await budget.checkpoint()
+        # Where the database does not answer, alerts and memory themselves try again.
+        with contextlib.suppress(Temporary):
+            if self._alerts.remove_hosts(host_ids):
+                await self._alerts.flush()
+        with contextlib.suppress(Temporary):
+            if self._memory is not None:
+                await self._memory.flush()
 
     async def _make_token(self, host: str, created_by: str) -> str:
         """In place of the one it had."""
@@ -180,13 +227,11 @@ class HostAdmin:
         return secret
 
     def origin_of(self, name: str) -> str | None:
+        """What names the host; None for one that reports by itself."""
         with contextlib.suppress(UsageError):
             target = self._configured(name)
             return target.origin if target is not None else None
         return None
-
-    def has(self, name: str) -> bool:
-        return self.origin_of(name) == ORIGIN
 
     def _check_free(self, name: str) -> None:
         target = self._find(name) or next((one for one in self._managed.targets() if one.name == name), None)
@@ -225,91 +270,6 @@ def _cannot_write(error: OSError) -> HTTPException:
 
 
 TheHostAdmin = NamedDependency[HostAdmin]
-
-
-class HostSelection(Struct, frozen=True):
-    """Which hosts are meant: all that is given has to fit. `name` is a pattern, `token` a token's name or id, `down`:
-    only those that are down."""
-
-    name: str | None = None
-    token: str | None = None
-    down: bool = False
-
-    def __str__(self) -> str:
-        parts = (self.name, self.token and f"token {self.token}", "down" if self.down else "")
-        return ", ".join(part for part in parts if part)
-
-
-class HostRemoval:
-    """A host that still reports comes back with its next report, unless its token was revoked."""
-
-    def __init__(
-        self,
-        hub: Hub,
-        host_admin: HostAdmin,
-        tokens: Tokens,
-        alerts: AlertManager | None,
-        memory: HostMemory | None,
-        *,
-        notify: Callable[[list[str]], None] | None = None,
-    ) -> None:
-        """`notify` is called with the ids of hosts that are removed, where several hubs have them."""
-        self._notify = notify
-        self._hub = hub
-        self._host_admin = host_admin
-        self._tokens = tokens
-        self._alerts = alerts
-        self._memory = memory
-
-    async def find(self, wanted: HostSelection) -> tuple[list[HostState], int]:
-        """The hosts that fit, by name, and how many more do that only a configuration file, or discovery, can remove.
-        Raises Temporary."""
-        ids = None if wanted.token is None else await self._find_tokens(wanted.token)
-        fitting = [
-            host
-            for host in self._hub.fleet.ordered()
-            if is_for(wanted.name, host.name)
-            and (ids is None or host.token in ids)
-            and (not wanted.down or host.status == "down")
-        ]
-        ours = [host for host in fitting if self._is_ours(host)]
-        return ours, len(fitting) - len(ours)
-
-    async def remove(self, hosts: list[HostState]) -> None:
-        """Raises HTTPException, and then none is removed."""
-        await self._host_admin.remove_all([host.target or host.name for host in hosts])
-        await self.forget(host.id for host in hosts)
-
-    async def forget(self, host_ids: Iterable[str]) -> None:
-        """Remove hosts, or what is left of them, that are in no list any more."""
-        host_ids, budget = list(host_ids), LoopBudget()
-        if self._notify is not None:
-            self._notify(host_ids)
-        for host_id in host_ids:
-            if host_id in self._hub.fleet.hosts:
-                self._hub.fleet.remove(host_id)
-            await budget.checkpoint()
-        # Where the database does not answer, alerts and memory themselves try again.
-        with contextlib.suppress(Temporary):
-            if self._alerts is not None and self._alerts.remove_hosts(host_ids):
-                await self._alerts.flush()
-        with contextlib.suppress(Temporary):
-            if self._memory is not None:
-                await self._memory.flush()
-
-    def alerts_alone(self, name: str) -> set[str]:
-        """The ids of hosts of that name or id of which nothing is left but alerts."""
-        return set() if self._alerts is None else self._alerts.engine.hosts_called(name) - self._hub.fleet.hosts.keys()
-
-    def _is_ours(self, host: HostState) -> bool:
-        name = host.target or host.name
-        return self._host_admin.origin_of(name) is None or self._host_admin.has(name)
-
-    async def _find_tokens(self, name: str) -> set[int]:
-        return {token.id for token in await self._tokens.list() if name in {token.name, str(token.id)}}
-
-
-TheRemoval = NamedDependency[HostRemoval]
 
 
 class RemovedHost(Struct, frozen=True):
@@ -362,10 +322,8 @@ async def read_host(
 @get("/api/v1/host-origins", opt=access("admin"))
 async def list_origins(hub: TheHub, host_admin: TheHostAdmin) -> HostOrigins:
     """Who named each host, and which were added by hand: those, and those that nobody named, can be removed."""
-    named = [(host, host.target or host.name) for host in hub.fleet.ordered()]
-    return HostOrigins(
-        [HostOrigin(host.id, host.name, host_admin.origin_of(name), host_admin.has(name)) for host, name in named]
-    )
+    origins = [(host, host_admin.origin_of(host.target or host.name)) for host in hub.fleet.ordered()]
+    return HostOrigins([HostOrigin(host.id, host.name, origin, origin == ORIGIN) for host, origin in origins])
 
 
 @post(
@@ -392,30 +350,15 @@ async def add_host(
     status_code=200,
     responses=documented(RemovedHost, "The host is gone", {409: "A configuration file names that host"}),
 )
-async def remove_host(
-    request: HubRequest,
-    *,
-    hub: TheHub,
-    host_admin: TheHostAdmin,
-    auth: TheAuth,
-    removal: TheRemoval,
-    host: HostPath,
-) -> Response[bytes]:
+async def remove_host(request: HubRequest, host_admin: TheHostAdmin, auth: TheAuth, host: HostPath) -> Response[bytes]:
     """Stop watching a host that was added here, and forget it. One that still reports by itself with the token of all
     agents comes back with its next report."""
-    found = hub.fleet.find(host)
-    was_added = await host_admin.remove(found.target or found.name if found else host)
-    # An alert may be all that is left of a host.
-    gone = ({found.id} if found is not None else set()) | removal.alerts_alone(host)
-    if gone:
-        await removal.forget(gone)
-    elif not was_added:
-        # Its tokens were revoked all the same: it may have had some before it was ever seen.
+    removed = await host_admin.remove(host)
+    if removed is None:
         await auth.audit.record(caller_of(request), "remove host", host, outcome="refused", details="no such host")
         raise NotFoundException(explain_missing(host))
     await auth.audit.record(caller_of(request), "remove host", host)
-    body = msgspec.json.encode(RemovedHost(found.name if found else host))
-    return Response(body, media_type="application/json", headers=NOT_KEPT)
+    return Response(msgspec.json.encode(RemovedHost(removed)), media_type="application/json", headers=NOT_KEPT)
 
 
 @delete(
@@ -428,7 +371,7 @@ async def remove_hosts(
     request: HubRequest,
     *,
     auth: TheAuth,
-    removal: TheRemoval,
+    host_admin: TheHostAdmin,
     name: Annotated[str | None, QueryParameter(max_length=253, description="A name, or a pattern such as gpu*")] = None,
     token: Annotated[
         str | None, QueryParameter(max_length=128, description="The agent token that reported them: its name or id")
@@ -437,15 +380,14 @@ async def remove_hosts(
     dry_run: Annotated[bool, QueryParameter(description="Only say which they are")] = False,
 ) -> RemovedHosts:
     """Remove all hosts that fit everything given. One that still reports comes back, unless its token was revoked."""
-    wanted = HostSelection(name or None, token or None, down)
-    if wanted == HostSelection():
+    if not (name or token or down):
         raise ValidationException("say which hosts: give name, token or down")
-    found, kept = await removal.find(wanted)
+    found, kept = await host_admin.find(name or None, token or None, down=down)
     if found and not dry_run:
-        await removal.remove(found)
-        await auth.audit.record(
-            caller_of(request), "remove hosts", str(wanted), details=f"{len(found)} host{'s' * (len(found) != 1)}"
-        )
+        await host_admin.remove_all(found)
+        selection = ", ".join(filter(None, (name, token and f"token {token}", "down" if down else "")))
+        details = f"{len(found)} host{'s' * (len(found) != 1)}"
+        await auth.audit.record(caller_of(request), "remove hosts", selection, details=details)
     return RemovedHosts(len(found), [host.name for host in found[:_MAX_NAMED]], kept)
 
 

@@ -14,7 +14,6 @@ from gpudeck.api.access import Policy
 from gpudeck.api.hosts import HostAdmin
 from gpudeck.auth.auth import Auth
 from gpudeck.events.log import EventLog
-from gpudeck.fleet.host_memory import HostMemory
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store
 from gpudeck.idle_policy.service import IdlePolicyService
@@ -32,7 +31,7 @@ class ApiServices(Struct, frozen=True, kw_only=True):
     """`prefix` ("/gpus") is the path below which a proxy serves the hub. `hits` are what the limits refused, for the
     hub's metrics; `place` is for admins. `reaches` says whether an account has a channel of its own; `agent_port` where
     agents listen that say no port of their own. Without `history` its routes answer that this hub keeps none.
-    `cluster` describes the hubs where there are several, and `notify_removed` tells them of hosts that were removed."""
+    `cluster` describes the hubs where there are several."""
 
     hub: Hub
     auth: Auth
@@ -51,14 +50,12 @@ class ApiServices(Struct, frozen=True, kw_only=True):
     history: Store | None = None
     outbox: MessageOutbox | None = None
     idle_policy: IdlePolicyService | None = None
-    memory: HostMemory | None = None
     place: HubPlace | None = None
     prefix: str = ""
     hits: Mapping[str, int] | None = None
     agent_port: Callable[[], int] = lambda: 7080
     preview_digest: PreviewDigest | None = None
     cluster: Callable[[], Cluster] | None = None
-    notify_removed: Callable[[list[str]], None] | None = None
 
 
 TheServices = NamedDependency[ApiServices]

@@ -295,12 +295,17 @@ class HubServer:
         reports without all that."""
         settings = self._settings
         installer = Installer(self._data_dir / "wheelhouse", self._url_elsewhere or self.url)
+        cluster = services.cluster
         host_admin = HostAdmin(
+            self.hub,
             self._managed,
             auth.tokens,
             self._find_target,
             installer,
+            alerts=services.alerts.alerts,
+            memory=services.memory,
             note=note_address(settings.listen, self._url_elsewhere, self._page),
+            notify_removed=(lambda _: None) if cluster is None else partial(cluster.notify, "removed"),
         )
         api = ApiServices(
             hub=self.hub,
@@ -317,15 +322,13 @@ class HubServer:
             queue=services.queue.queue,
             jobs=services.jobs,
             alerts=services.alerts.alerts,
-            memory=services.memory,
             watches=services.messages.watches,
             mutes=services.messages.mutes,
             outbox=services.messages.outbox,
             idle_policy=services.idle_policy,
             reaches=services.messages.reaches,
             preview_digest=services.digests.preview,
-            cluster=None if services.cluster is None else services.cluster.describe,
-            notify_removed=None if services.cluster is None else partial(services.cluster.notify, "removed"),
+            cluster=None if cluster is None else cluster.describe,
             agent_port=lambda: self._agent_port,
             place=HubPlace(
                 listen=str(settings.listen),
@@ -338,7 +341,7 @@ class HubServer:
         compat_routes = await self._compat_routes.open(api, authenticator, services.open_part)
         api_app = ApiApp(api, auth.tokens.find_agent, authenticator, compat_routes)
         prefix = settings.path_prefix
-        routed = api_app if services.cluster is None else route_by_duty(api_app, services.cluster, prefix)
+        routed = api_app if cluster is None else route_by_duty(api_app, cluster, prefix)
         limited = AdmissionGate(
             McpApp(routed, policy, authenticator.identify, prefix),
             settings.limits,
