@@ -27,7 +27,7 @@ AT_ONCE = AlertSettings(rules={"gpu_hot": RuleChange(wait=0.0)}, group_wait=0.0)
 HOT = {"temperature_celsius": 91}
 
 
-class House:
+class Site:
     """A hub whose hosts report when told, and whose clock is the test's."""
 
     def __init__(self, folder: Path, *, demo: int | None = None, **others: Any) -> None:
@@ -70,56 +70,56 @@ class House:
 
 
 def test_alert_reaches_the_document_the_stream_the_events_and_the_messages(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    site = Site(tmp_path)
 
     async def live() -> None:
-        await house.alarm.open()
-        house.report("gpu01", **HOT)
-        await house.tick()
-        assert b'"alerts":[{"id":' in house.hub.stream.tick().plain
-        assert b'"alerts"' not in house.hub.stream.tick().plain
-        await house.tick()
+        await site.alarm.open()
+        site.report("gpu01", **HOT)
+        await site.tick()
+        assert b'"alerts":[{"id":' in site.hub.stream.tick().plain
+        assert b'"alerts"' not in site.hub.stream.tick().plain
+        await site.tick()
 
     asyncio.run(live())
-    assert house.shown() == [("gpu_hot", "gpu01")]
-    assert [event.kind for event in house.told] == ["alert_fired"]
-    assert [message.title for message in house.sent] == ["GPU 0 of gpu01 is at 91 °C"]
+    assert site.shown() == [("gpu_hot", "gpu01")]
+    assert [event.kind for event in site.told] == ["alert_fired"]
+    assert [message.title for message in site.sent] == ["GPU 0 of gpu01 is at 91 °C"]
 
 
 def test_after_a_look_at_many_hosts_the_next_one_comes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(service, "HOSTS_A_SECOND", 1)
-    house = House(tmp_path)
+    site = Site(tmp_path)
 
     async def live() -> None:
-        await house.alarm.open()
-        house.report("gpu01", "gpu02", "gpu03", **HOT)
-        await house.tick()
-        house.report("gpu04", **HOT)
+        await site.alarm.open()
+        site.report("gpu01", "gpu02", "gpu03", **HOT)
+        await site.tick()
+        site.report("gpu04", **HOT)
         counts = []
         for _ in range(3):
-            await house.tick()
-            counts.append(len(house.shown()))
+            await site.tick()
+            counts.append(len(site.shown()))
         assert counts == [3, 3, 4]
 
     asyncio.run(live())
 
 
 def test_counts_are_of_all_alerts_though_not_all_are_shown(tmp_path: Path) -> None:
-    house = House(tmp_path)
+    site = Site(tmp_path)
     hosts = [f"gpu{number:03}" for number in range(MAX_SHOWN + 30)]
 
     async def live() -> dict[str, int]:
-        await house.alarm.open()
-        house.report(*hosts, **HOT)
-        await house.tick()
-        firing = house.alarm.alerts.active(["firing"])
-        await house.alarm.alerts.acknowledge_all([alert.id for alert in firing[:25]], "ada")
-        await house.tick()
-        delta = house.hub.stream.tick().plain.partition(b"data: ")[2]
+        await site.alarm.open()
+        site.report(*hosts, **HOT)
+        await site.tick()
+        firing = site.alarm.alerts.active(["firing"])
+        await site.alarm.alerts.acknowledge_all([alert.id for alert in firing[:25]], "ada")
+        await site.tick()
+        delta = site.hub.stream.tick().plain.partition(b"data: ")[2]
         return dict(msgspec.json.decode(delta)["alert_counts"])
 
     told = asyncio.run(live())
-    fleet = msgspec.json.decode(house.hub.stream.document())
+    fleet = msgspec.json.decode(site.hub.stream.document())
     counts = {"total": len(hosts), "needs_attention": len(hosts) - 25, "critical": 0}
     assert told == fleet["alert_counts"] == counts
     assert len(fleet["alerts"]) == MAX_SHOWN
@@ -127,15 +127,15 @@ def test_counts_are_of_all_alerts_though_not_all_are_shown(tmp_path: Path) -> No
 
 def test_others_have_their_turn_while_many_hosts_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns_of_the_loop, "LOOP_SECONDS", 0.0)
-    house = House(tmp_path)
+    site = Site(tmp_path)
     turns: list[int] = []
 
     async def live() -> None:
-        house.report(*(f"gpu{number:03}" for number in range(100)))
-        house.clock.advance(3600)
-        house.hub.fleet.age(house.clock.now)
-        house.alarm.on_second()
-        while not house.alarm.task.done():  # type: ignore[union-attr]
+        site.report(*(f"gpu{number:03}" for number in range(100)))
+        site.clock.advance(3600)
+        site.hub.fleet.age(site.clock.now)
+        site.alarm.on_second()
+        while not site.alarm.task.done():  # type: ignore[union-attr]
             turns.append(1)
             await asyncio.sleep(0)
 
@@ -144,31 +144,31 @@ def test_others_have_their_turn_while_many_hosts_are_looked_at(tmp_path: Path, m
 
 
 def test_hot_is_what_the_fleets_settings_call_hot(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    hot = house.alarm.make_engine("").thresholds.of("gpu01", {})["gpu_hot"]
+    site = Site(tmp_path)
+    hot = site.alarm.make_engine("").thresholds.of("gpu01", {})["gpu_hot"]
     assert (hot.above, hot.clear) == (87.0, 82.0)
 
 
 def test_demo_says_so(tmp_path: Path) -> None:
-    house = House(tmp_path, demo=8)
+    site = Site(tmp_path, demo=8)
 
     async def live() -> None:
-        await house.alarm.open()
-        house.report("gpu01", **HOT)
-        await house.tick()
-        await house.tick()
+        await site.alarm.open()
+        site.report("gpu01", **HOT)
+        await site.tick()
+        await site.tick()
 
     asyncio.run(live())
-    assert [message.title for message in house.sent] == ["Demo: GPU 0 of gpu01 is at 91 °C"]
+    assert [message.title for message in site.sent] == ["Demo: GPU 0 of gpu01 is at 91 °C"]
 
 
 def test_gpu_that_was_lost_before_a_restart_is_lost_until_it_is_there(tmp_path: Path) -> None:
-    first, second = House(tmp_path), House(tmp_path)
+    first, second = Site(tmp_path), Site(tmp_path)
 
-    def report(house: House, *indexes: int) -> None:
-        house.sequence += 1
+    def report(site: Site, *indexes: int) -> None:
+        site.sequence += 1
         gpus = [make_gpu(index) for index in indexes]
-        house.hub.fleet.apply(make_envelope(sequence=house.sequence, gpus=gpus), via="push", now=house.clock.now)
+        site.hub.fleet.apply(make_envelope(sequence=site.sequence, gpus=gpus), via="push", now=site.clock.now)
 
     async def live() -> None:
         await first.alarm.open()
@@ -211,7 +211,7 @@ def test_reservation_that_nobody_uses_and_history_that_is_not_kept_come_from_the
         released_at=None,
         release_reason=None,
     )
-    house = House(
+    site = Site(
         tmp_path,
         late_reservations=lambda: [(late, 1_790_000_600.0)],
         history=lambda: judge_problem("no space on /some/place"),
@@ -219,11 +219,11 @@ def test_reservation_that_nobody_uses_and_history_that_is_not_kept_come_from_the
 
     async def live() -> None:
         for _ in range(130):
-            await house.tick()
+            await site.tick()
 
     asyncio.run(live())
-    assert sorted(rule for rule, _ in house.shown()) == ["history_failing", "reservation_no_show"]
-    assert {message.rule: message.accounts for message in house.sent} == {
+    assert sorted(rule for rule, _ in site.shown()) == ["history_failing", "reservation_no_show"]
+    assert {message.rule: message.accounts for message in site.sent} == {
         "reservation_no_show": ("ada",),
         "history_failing": (),
     }

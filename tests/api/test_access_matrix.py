@@ -171,7 +171,7 @@ def in_words(route: tuple[str, str]) -> tuple[str, str]:
 
 
 @pytest.fixture(scope="module")
-def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Any]:
+def apps(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Any]:
     """A hub that is open to readers, and one that is not."""
     made = {}
     for is_readable in (True, False):
@@ -182,7 +182,7 @@ def doors(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Any]:
     return made
 
 
-def ask(door: Any, route: tuple[str, str], role: str) -> int:
+def ask(app: Any, route: tuple[str, str], role: str) -> int:
     """The status; a stream is left as soon as it has begun."""
     method, path = route
     filled = (
@@ -207,7 +207,7 @@ def ask(door: Any, route: tuple[str, str], role: str) -> int:
     method = "HEAD" if route[1] == "/api/v1/stream" else method
 
     async def call() -> int:
-        transport = httpx.ASGITransport(door, client=("192.0.2.7", 40000))
+        transport = httpx.ASGITransport(app, client=("192.0.2.7", 40000))
         async with httpx.AsyncClient(transport=transport, base_url="http://hub.example") as client:
             return (await client.request(method, filled, headers=headers, **options)).status_code
 
@@ -222,13 +222,13 @@ def test_every_route_has_an_entry_and_every_entry_a_route() -> None:
 @pytest.mark.parametrize("is_readable", [True, False], ids=["read-open", "read-login"])
 @pytest.mark.parametrize("route", MATRIX, ids=" ".join)
 def test_route_lets_in_whom_it_should_and_nobody_else(
-    doors: dict[bool, Any], route: tuple[str, str], is_readable: bool
+    apps: dict[bool, Any], route: tuple[str, str], is_readable: bool
 ) -> None:
     wanted = MATRIX[route][0 if is_readable else 1]
-    let_in = {role for role in EVERYBODY if ask(doors[is_readable], route, role) not in REFUSED}
+    let_in = {role for role in EVERYBODY if ask(apps[is_readable], route, role) not in REFUSED}
     assert let_in == wanted
 
 
 @pytest.mark.parametrize("route", [("GET", "/api/v1/fleet"), ("POST", "/api/v1/hosts")], ids=" ".join)
-def test_token_that_nobody_knows_opens_nothing(doors: dict[bool, Any], route: tuple[str, str]) -> None:
-    assert ask(doors[True], route, "stranger") == 401
+def test_token_that_nobody_knows_opens_nothing(apps: dict[bool, Any], route: tuple[str, str]) -> None:
+    assert ask(apps[True], route, "stranger") == 401

@@ -16,7 +16,7 @@ from gpudeck.alerts.settings import AlertSettings, RuleChange
 AT_ONCE = AlertSettings(rules={"gpu_hot": RuleChange(wait=0.0), "disk_full": RuleChange(wait=0.0)})  # type: ignore[dict-item]
 
 
-class Desk:
+class Site:
     """A hub with two hosts: gpu01 is hot, gpu02 is hot and nearly full."""
 
     def __init__(self, folder: Path) -> None:
@@ -50,12 +50,12 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
 
 
-def test_worst_is_listed_first_with_all_that_is_known(desk: Desk) -> None:
-    first, *others = desk.list()
+def test_worst_is_listed_first_with_all_that_is_known(site: Site) -> None:
+    first, *others = site.list()
     assert (first["rule"], first["severity"], first["host"], first["title"]) == (
         "disk_full",
         "critical",
@@ -81,38 +81,38 @@ def test_worst_is_listed_first_with_all_that_is_known(desk: Desk) -> None:
         ("?host=nobody", 0),
     ],
 )
-def test_list_is_what_was_asked_for(desk: Desk, query: str, count: int) -> None:
-    assert len(desk.list(query)) == count
+def test_list_is_what_was_asked_for(site: Site, query: str, count: int) -> None:
+    assert len(site.list(query)) == count
 
 
 @pytest.mark.parametrize("query", ["?state=burning", "?severity=bad", "?limit=0", "?hots=gpu01", "?state="])
-def test_question_that_makes_no_sense_is_refused(desk: Desk, query: str) -> None:
-    answer = desk.ask("GET", f"/api/v1/alerts{query}")
+def test_question_that_makes_no_sense_is_refused(site: Site, query: str) -> None:
+    answer = site.ask("GET", f"/api/v1/alerts{query}")
     assert answer.status_code == 400
     assert answer.json()["error"]["message"]
 
 
-def test_whoever_acknowledges_first_looks_after_it(desk: Desk) -> None:
-    alert = desk.list("?rule=disk_full")[0]["id"]
-    first = desk.ask("POST", f"/api/v1/alerts/{alert}/acknowledge", "user-token").json()
+def test_whoever_acknowledges_first_looks_after_it(site: Site) -> None:
+    alert = site.list("?rule=disk_full")[0]["id"]
+    first = site.ask("POST", f"/api/v1/alerts/{alert}/acknowledge", "user-token").json()
     assert (first["state"], first["acknowledged_by"]) == ("acknowledged", "token user")
-    again = desk.ask("POST", f"/api/v1/alerts/{alert}/acknowledge").json()
+    again = site.ask("POST", f"/api/v1/alerts/{alert}/acknowledge").json()
     assert again["acknowledged_by"] == "token user"
-    assert [one["id"] for one in desk.list("?state=acknowledged")] == [alert]
+    assert [one["id"] for one in site.list("?state=acknowledged")] == [alert]
 
 
 @pytest.mark.parametrize("alert", ["0", "ffffffffff", "%00", "x" * 16])
-def test_alert_that_does_not_fire_cannot_be_acknowledged(desk: Desk, alert: str) -> None:
-    answer = desk.ask("POST", f"/api/v1/alerts/{alert}/acknowledge")
+def test_alert_that_does_not_fire_cannot_be_acknowledged(site: Site, alert: str) -> None:
+    answer = site.ask("POST", f"/api/v1/alerts/{alert}/acknowledge")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_alert")
 
 
-def test_many_are_acknowledged_at_once_and_those_that_do_not_fire_are_named(desk: Desk) -> None:
-    hot = [one["id"] for one in desk.list("?rule=gpu_hot")]
-    taken = desk.list("?rule=disk_full")[0]["id"]
-    desk.ask("POST", f"/api/v1/alerts/{taken}/acknowledge", "user-token")
+def test_many_are_acknowledged_at_once_and_those_that_do_not_fire_are_named(site: Site) -> None:
+    hot = [one["id"] for one in site.list("?rule=gpu_hot")]
+    taken = site.list("?rule=disk_full")[0]["id"]
+    site.ask("POST", f"/api/v1/alerts/{taken}/acknowledge", "user-token")
     body = {"ids": [*hot, "ffffffffff", taken, hot[0]]}
-    answer = desk.ask("POST", "/api/v1/alerts/acknowledge", json=body)
+    answer = site.ask("POST", "/api/v1/alerts/acknowledge", json=body)
     assert answer.status_code == 200, answer.text
     told = answer.json()
     assert [(one["id"], one["acknowledged_by"]) for one in told["acknowledged"]] == [
@@ -122,71 +122,71 @@ def test_many_are_acknowledged_at_once_and_those_that_do_not_fire_are_named(desk
     assert told["failed"] == [
         {"id": "ffffffffff", "code": "unknown_alert", "message": "no alert with the id ffffffffff fires."}
     ]
-    assert {one["state"] for one in desk.list()} == {"acknowledged"}
-    entries = [entry for entry in asyncio.run(desk.auth.audit.list()) if entry.who == "token admin"]
+    assert {one["state"] for one in site.list()} == {"acknowledged"}
+    entries = [entry for entry in asyncio.run(site.auth.audit.list()) if entry.who == "token admin"]
     assert [(entry.action, entry.subject) for entry in entries] == [
         ("acknowledge alert", f"alert {alert}") for alert in (taken, *reversed(hot))
     ]
 
 
 @pytest.mark.parametrize("body", [{"ids": []}, {"ids": ["x"]}, {"ids": ["a"] * 1001}, {"alerts": ["a"]}, {}])
-def test_request_about_many_is_limited(desk: Desk, body: dict[str, Any]) -> None:
-    answer = desk.ask("POST", "/api/v1/alerts/acknowledge", json=body)
+def test_request_about_many_is_limited(site: Site, body: dict[str, Any]) -> None:
+    answer = site.ask("POST", "/api/v1/alerts/acknowledge", json=body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "bad_request")
 
 
-def test_own_acknowledgements_are_withdrawn_and_those_of_others_stay(desk: Desk) -> None:
-    own, theirs = (desk.list(f"?rule={rule}")[0]["id"] for rule in ("gpu_hot", "disk_full"))
-    desk.ask("POST", f"/api/v1/alerts/{theirs}/acknowledge", "user-token")
-    desk.ask("POST", f"/api/v1/alerts/{own}/acknowledge")
-    answer = desk.ask("POST", "/api/v1/alerts/unacknowledge", json={"ids": [own, theirs, "ffffffffff"]})
+def test_own_acknowledgements_are_withdrawn_and_those_of_others_stay(site: Site) -> None:
+    own, theirs = (site.list(f"?rule={rule}")[0]["id"] for rule in ("gpu_hot", "disk_full"))
+    site.ask("POST", f"/api/v1/alerts/{theirs}/acknowledge", "user-token")
+    site.ask("POST", f"/api/v1/alerts/{own}/acknowledge")
+    answer = site.ask("POST", "/api/v1/alerts/unacknowledge", json={"ids": [own, theirs, "ffffffffff"]})
     assert answer.status_code == 200, answer.text
     told = [(one["id"], one["state"], one["acknowledged_by"]) for one in answer.json()["alerts"]]
     assert told == [(own, "firing", None)]
-    assert [one["id"] for one in desk.list("?state=acknowledged")] == [theirs]
+    assert [one["id"] for one in site.list("?state=acknowledged")] == [theirs]
 
 
-def test_resolved_alerts_are_found_in_the_database(desk: Desk) -> None:
-    desk.watched.report("gpu01", make_gpu(uuid="A"))
-    desk.watched.post = lambda: None  # type: ignore[method-assign]
-    desk.watched.run(120)
-    asyncio.run(desk.alerts.flush())
-    (over,) = desk.list("?state=resolved")
+def test_resolved_alerts_are_found_in_the_database(site: Site) -> None:
+    site.watched.report("gpu01", make_gpu(uuid="A"))
+    site.watched.post = lambda: None  # type: ignore[method-assign]
+    site.watched.run(120)
+    asyncio.run(site.alerts.flush())
+    (over,) = site.list("?state=resolved")
     assert (over["state"], over["host"], over["rule"]) == ("resolved", "gpu01", "gpu_hot")
     assert over["resolved_at"] > over["fired_at"]
-    assert len(desk.list("?state=resolved,firing")) == 3
-    assert desk.list("?state=resolved&host=gpu02") == []
+    assert len(site.list("?state=resolved,firing")) == 3
+    assert site.list("?state=resolved&host=gpu02") == []
 
 
-def test_mute_is_made_listed_and_ended(desk: Desk) -> None:
+def test_mute_is_made_listed_and_ended(site: Site) -> None:
     wanted = {"host": "gpu0*", "rule": "gpu_hot", "labels": {"host": "gpu01"}, "for": "2h", "reason": " new fans "}
-    made = desk.ask("POST", "/api/v1/mutes", json=wanted)
+    made = site.ask("POST", "/api/v1/mutes", json=wanted)
     assert made.status_code == 201
     body = made.json()
     assert (body["reason"], body["created_by"], round(body["end"] - body["start"])) == ("new fans", "token admin", 7200)
-    assert desk.ask("GET", "/api/v1/mutes", None).json()["mutes"] == [body]
-    assert {one["host"]: one["muted_by"] for one in desk.list("?rule=gpu_hot")} == {
+    assert site.ask("GET", "/api/v1/mutes", None).json()["mutes"] == [body]
+    assert {one["host"]: one["muted_by"] for one in site.list("?rule=gpu_hot")} == {
         "gpu01": body["id"],
         "gpu02": None,
     }
-    ended = desk.ask("DELETE", f"/api/v1/mutes/{body['id']}")
+    ended = site.ask("DELETE", f"/api/v1/mutes/{body['id']}")
     assert ended.json() == body
-    assert desk.ask("GET", "/api/v1/mutes").json()["mutes"] == []
-    assert desk.ask("DELETE", f"/api/v1/mutes/{body['id']}").status_code == 404
-    assert all(one["muted_by"] is None for one in desk.list())
+    assert site.ask("GET", "/api/v1/mutes").json()["mutes"] == []
+    assert site.ask("DELETE", f"/api/v1/mutes/{body['id']}").status_code == 404
+    assert all(one["muted_by"] is None for one in site.list())
 
 
-def test_mute_of_named_hosts_is_of_these_alone(desk: Desk) -> None:
+def test_mute_of_named_hosts_is_of_these_alone(site: Site) -> None:
     wanted = {"rule": "gpu_hot", "hosts": [" gpu03 ", "gpu02", "gpu03"], "for": "2h", "reason": "new fans"}
-    made = desk.ask("POST", "/api/v1/mutes", json=wanted).json()
+    made = site.ask("POST", "/api/v1/mutes", json=wanted).json()
     assert made["hosts"] == ["gpu02", "gpu03"]
-    assert {(one["rule"], one["host"]): one["muted_by"] for one in desk.list()} == {
+    assert {(one["rule"], one["host"]): one["muted_by"] for one in site.list()} == {
         ("gpu_hot", "gpu01"): None,
         ("gpu_hot", "gpu02"): made["id"],
         ("disk_full", "gpu02"): None,
     }
     many = wanted | {"hosts": [f"gpu{number}" for number in range(1001)]}
-    assert desk.ask("POST", "/api/v1/mutes", json=many).status_code == 400
+    assert site.ask("POST", "/api/v1/mutes", json=many).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -207,13 +207,13 @@ def test_mute_of_named_hosts_is_of_these_alone(desk: Desk) -> None:
         ({"hosts": ["gpu01"], "host": "gpu*", "reason": "x", "for": "2h"}, "not both"),
     ],
 )
-def test_mute_that_makes_no_sense_is_refused(desk: Desk, wanted: dict[str, Any], words: str) -> None:
-    answer = desk.ask("POST", "/api/v1/mutes", json=wanted)
+def test_mute_that_makes_no_sense_is_refused(site: Site, wanted: dict[str, Any], words: str) -> None:
+    answer = site.ask("POST", "/api/v1/mutes", json=wanted)
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
 
 
-def test_metrics_count_what_fires_by_rule_and_severity(desk: Desk) -> None:
-    metrics = desk.ask("GET", "/metrics", None).text
+def test_metrics_count_what_fires_by_rule_and_severity(site: Site) -> None:
+    metrics = site.ask("GET", "/metrics", None).text
     assert 'gpudeck_alerts_firing{rule="gpu_hot",severity="warning"} 2' in metrics
     assert 'gpudeck_alerts_firing{rule="disk_full",severity="critical"} 1' in metrics

@@ -78,7 +78,7 @@ OF_PROVIDERS = {"POST /api/v1/login/oidc/{name}/logout", "POST /api/v1/login/tri
 """Those that need a provider: tests/auth/test_oidc_providers.py looks for their entries."""
 
 
-class Desk:
+class Site:
     """A hub with an admin, root, who is logged in; an account, ada; a token; and a host that was added."""
 
     def __init__(self, folder: Path) -> None:
@@ -88,12 +88,12 @@ class Desk:
         at_once = AlertSettings(rules={"history_failing": RuleChange(wait=0.0)})
         self.alerts = make_alerts(self.auth.database, at_once)
         nowhere: Any = SimpleNamespace(put=lambda message: None)
-        self.door: Any = make_app(
+        self.app: Any = make_app(
             self.hub, auth=self.auth, folder=folder, is_readable=False, alerts=self.alerts, outbox=nowhere
         )
         self.cookies = httpx.Cookies()
 
-    def fill(self) -> "Desk":
+    def fill(self) -> "Site":
         asyncio.run(self.auth.accounts.add("root", "admin", PASSWORD))
         asyncio.run(self.auth.accounts.add("ada", "user", PASSWORD))
         self.call("POST /api/v1/login", {"name": "root", "password": PASSWORD})
@@ -105,7 +105,7 @@ class Desk:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
 
         async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.door, client=("192.0.2.7", 40000))
+            transport = httpx.ASGITransport(self.app, client=("192.0.2.7", 40000))
             async with httpx.AsyncClient(
                 transport=transport, base_url="http://hub.example", cookies=self.cookies
             ) as http:
@@ -119,113 +119,113 @@ class Desk:
         return asyncio.run(self.auth.audit.list())
 
 
-def first_admin(desk: Desk) -> httpx.Response:
-    secret = asyncio.run(desk.auth.first_admin.make())
-    return desk.call("POST /api/v1/first-admin", {"secret": secret, "name": "root", "password": PASSWORD})
+def first_admin(site: Site) -> httpx.Response:
+    secret = asyncio.run(site.auth.first_admin.make())
+    return site.call("POST /api/v1/first-admin", {"secret": secret, "name": "root", "password": PASSWORD})
 
 
-def leaving_the_queue(desk: Desk) -> httpx.Response:
-    desk.fill().call("POST /api/v1/queue", {"key": "somebody's key"})
-    return desk.call("DELETE /api/v1/queue/1")
+def leaving_the_queue(site: Site) -> httpx.Response:
+    site.fill().call("POST /api/v1/queue", {"key": "somebody's key"})
+    return site.call("DELETE /api/v1/queue/1")
 
 
-def no_longer_watching(desk: Desk) -> httpx.Response:
-    desk.fill().call("POST /api/v1/watches", {"gpus": 2})
-    return desk.call("DELETE /api/v1/watches/1")
+def no_longer_watching(site: Site) -> httpx.Response:
+    site.fill().call("POST /api/v1/watches", {"gpus": 2})
+    return site.call("DELETE /api/v1/watches/1")
 
 
-def alert_of(desk: Desk) -> str:
-    desk.alerts.engine.begin(FleetContext(now=1.0, history=judge_problem("the disk is full")))
-    desk.alerts.engine.finish()
-    (record,) = desk.alerts.engine.firing()
+def alert_of(site: Site) -> str:
+    site.alerts.engine.begin(FleetContext(now=1.0, history=judge_problem("the disk is full")))
+    site.alerts.engine.finish()
+    (record,) = site.alerts.engine.firing()
     return record.id
 
 
-def acknowledging(desk: Desk) -> httpx.Response:
-    return desk.fill().call(f"POST /api/v1/alerts/{alert_of(desk)}/acknowledge")
+def acknowledging(site: Site) -> httpx.Response:
+    return site.fill().call(f"POST /api/v1/alerts/{alert_of(site)}/acknowledge")
 
 
-def acknowledging_several(desk: Desk) -> httpx.Response:
-    return desk.fill().call("POST /api/v1/alerts/acknowledge", {"ids": [alert_of(desk)]})
+def acknowledging_several(site: Site) -> httpx.Response:
+    return site.fill().call("POST /api/v1/alerts/acknowledge", {"ids": [alert_of(site)]})
 
 
-def withdrawing(desk: Desk) -> httpx.Response:
-    ids = {"ids": [alert_of(desk)]}
-    desk.fill().call("POST /api/v1/alerts/acknowledge", ids)
-    return desk.call("POST /api/v1/alerts/unacknowledge", ids)
+def withdrawing(site: Site) -> httpx.Response:
+    ids = {"ids": [alert_of(site)]}
+    site.fill().call("POST /api/v1/alerts/acknowledge", ids)
+    return site.call("POST /api/v1/alerts/unacknowledge", ids)
 
 
-def ending_a_mute(desk: Desk) -> httpx.Response:
-    made = desk.fill().call("POST /api/v1/mutes", {"host": "gpu*", "for": "2h", "reason": "moving"})
-    return desk.call(f"DELETE /api/v1/mutes/{made.json()['id']}")
+def ending_a_mute(site: Site) -> httpx.Response:
+    made = site.fill().call("POST /api/v1/mutes", {"host": "gpu*", "for": "2h", "reason": "moving"})
+    return site.call(f"DELETE /api/v1/mutes/{made.json()['id']}")
 
 
-def asking(desk: Desk) -> httpx.Response:
+def asking(site: Site) -> httpx.Response:
     idle = make_busy_gpu(user="bob", uuid="GPU-idle", idle_seconds=7200.0, metrics={"utilization_percent": 0})
-    desk.hub.fleet.apply(make_envelope(sequence=2, gpus=[idle]), via="push", now=desk.hub.stream.time)
-    desk.auth.users.take({"bob": UserSettings(mail="bob@example.org")})
-    return desk.fill().call("POST /api/v1/ask", {"host": "gpu01", "gpu": "0"})
+    site.hub.fleet.apply(make_envelope(sequence=2, gpus=[idle]), via="push", now=site.hub.stream.time)
+    site.auth.users.take({"bob": UserSettings(mail="bob@example.org")})
+    return site.fill().call("POST /api/v1/ask", {"host": "gpu01", "gpu": "0"})
 
 
-def ending_maintenance(desk: Desk) -> httpx.Response:
-    made = desk.fill().call("POST /api/v1/maintenance", {"host": "gpu01", "reason": "fans"})
-    return desk.call(f"DELETE /api/v1/maintenance/{made.json()['maintenance']['id']}")
+def ending_maintenance(site: Site) -> httpx.Response:
+    made = site.fill().call("POST /api/v1/maintenance", {"host": "gpu01", "reason": "fans"})
+    return site.call(f"DELETE /api/v1/maintenance/{made.json()['maintenance']['id']}")
 
 
 KEEP = {"host": "gpu01", "gpu": "0", "for": "8h", "reason": "a demo"}
 
 
-def ending_a_keep(desk: Desk) -> httpx.Response:
-    made = desk.fill().call("POST /api/v1/keeps", KEEP)
-    return desk.call(f"DELETE /api/v1/keeps/{made.json()['id']}")
+def ending_a_keep(site: Site) -> httpx.Response:
+    made = site.fill().call("POST /api/v1/keeps", KEEP)
+    return site.call(f"DELETE /api/v1/keeps/{made.json()['id']}")
 
 
-def revoking_own_token(desk: Desk) -> httpx.Response:
-    made = desk.fill().call("POST /api/v1/me/token", {"name": "laptop"})
-    desk.cookies.clear()
-    return desk.call("DELETE /api/v1/me/token", token=made.json()["secret"])
+def revoking_own_token(site: Site) -> httpx.Response:
+    made = site.fill().call("POST /api/v1/me/token", {"name": "laptop"})
+    site.cookies.clear()
+    return site.call("DELETE /api/v1/me/token", token=made.json()["secret"])
 
 
-def revoking_one_of_own_tokens(desk: Desk) -> httpx.Response:
-    desk.fill().call("POST /api/v1/me/token", {"name": "laptop"})
-    (token,) = desk.call("GET /api/v1/me/tokens").json()["tokens"]
-    return desk.call(f"DELETE /api/v1/me/tokens/{token['id']}")
+def revoking_one_of_own_tokens(site: Site) -> httpx.Response:
+    site.fill().call("POST /api/v1/me/token", {"name": "laptop"})
+    (token,) = site.call("GET /api/v1/me/tokens").json()["tokens"]
+    return site.call(f"DELETE /api/v1/me/tokens/{token['id']}")
 
 
-def ending_a_session(path: str) -> Callable[[Desk], httpx.Response]:
-    def call(desk: Desk) -> httpx.Response:
-        (session,) = desk.fill().call("GET /api/v1/me/sessions").json()["sessions"]
-        return desk.call(f"DELETE {path}/{session['id']}")
+def ending_a_session(path: str) -> Callable[[Site], httpx.Response]:
+    def call(site: Site) -> httpx.Response:
+        (session,) = site.fill().call("GET /api/v1/me/sessions").json()["sessions"]
+        return site.call(f"DELETE {path}/{session['id']}")
 
     return call
 
 
-def confirming(desk: Desk) -> httpx.Response:
-    begun = desk.fill().call("POST /api/v1/device", {"name": "laptop"}).json()
-    return desk.call(f"POST /api/v1/device/{begun['user_code']}", {"is_approved": True})
+def confirming(site: Site) -> httpx.Response:
+    begun = site.fill().call("POST /api/v1/device", {"name": "laptop"}).json()
+    return site.call(f"POST /api/v1/device/{begun['user_code']}", {"is_approved": True})
 
 
-def redeeming(desk: Desk) -> httpx.Response:
-    begun = desk.fill().call("POST /api/v1/device", {"name": "laptop"}).json()
-    desk.call(f"POST /api/v1/device/{begun['user_code']}", {"is_approved": True})
-    return desk.call("POST /api/v1/device/token", {"device_code": begun["device_code"]})
+def redeeming(site: Site) -> httpx.Response:
+    begun = site.fill().call("POST /api/v1/device", {"name": "laptop"}).json()
+    site.call(f"POST /api/v1/device/{begun['user_code']}", {"is_approved": True})
+    return site.call("POST /api/v1/device/token", {"device_code": begun["device_code"]})
 
 
-def calling(route: str, body: Any = None) -> Callable[[Desk], httpx.Response]:
-    return lambda desk: desk.fill().call(route, body)
+def calling(route: str, body: Any = None) -> Callable[[Site], httpx.Response]:
+    return lambda site: site.fill().call(route, body)
 
 
-def reservation(route: str, body: Any = None) -> Callable[[Desk], httpx.Response]:
+def reservation(route: str, body: Any = None) -> Callable[[Site], httpx.Response]:
     """Something about a reservation that is there."""
 
-    def call(desk: Desk) -> httpx.Response:
-        desk.fill().call("POST /api/v1/reservations", {"host": "gpu01", "for": "4h"})
-        return desk.call(route, body)
+    def call(site: Site) -> httpx.Response:
+        site.fill().call("POST /api/v1/reservations", {"host": "gpu01", "for": "4h"})
+        return site.call(route, body)
 
     return call
 
 
-EXAMPLES: dict[str, Callable[[Desk], httpx.Response]] = {
+EXAMPLES: dict[str, Callable[[Site], httpx.Response]] = {
     "POST /api/v1/login": calling("POST /api/v1/login", {"name": "ada", "password": PASSWORD}),
     "POST /api/v1/logout": calling("POST /api/v1/logout"),
     "POST /api/v1/logout-everywhere": calling("POST /api/v1/logout-everywhere"),
@@ -285,24 +285,24 @@ def test_every_route_that_changes_something_has_an_example() -> None:
 
 @pytest.mark.parametrize("route", QUESTIONS)
 def test_question_leaves_no_entry(tmp_path: Path, route: str) -> None:
-    desk = Desk(tmp_path).fill()
-    before = desk.entries()
-    assert desk.call(route, QUESTIONS[route]).is_success
-    assert desk.entries() == before
+    site = Site(tmp_path).fill()
+    before = site.entries()
+    assert site.call(route, QUESTIONS[route]).is_success
+    assert site.entries() == before
 
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_change_leaves_who_did_what_from_where(tmp_path: Path, route: str) -> None:
-    desk = Desk(tmp_path)
-    assert EXAMPLES[route](desk).is_success
+    site = Site(tmp_path)
+    assert EXAMPLES[route](site).is_success
     # Whoever makes the first admin is logged in, too.
-    entry = next(entry for entry in desk.entries() if entry.action == ROUTES[route])
+    entry = next(entry for entry in site.entries() if entry.action == ROUTES[route])
     assert (entry.outcome, entry.address) == ("done", "192.0.2.7")
     assert re.fullmatch(r"(root|ada)( \(token \d+\))?", entry.who)
-    assert desk.entries()[:2].count(entry) == 1
+    assert site.entries()[:2].count(entry) == 1
 
 
 def test_log_in_that_is_refused_is_there_too(tmp_path: Path) -> None:
-    desk = Desk(tmp_path).fill()
-    desk.call("POST /api/v1/login", {"name": "ada", "password": "another horse"})
-    assert (desk.entries()[0].action, desk.entries()[0].outcome) == ("log in", "refused")
+    site = Site(tmp_path).fill()
+    site.call("POST /api/v1/login", {"name": "ada", "password": "another horse"})
+    assert (site.entries()[0].action, site.entries()[0].outcome) == ("log in", "refused")

@@ -18,7 +18,7 @@ from gpudeck.queueing.settings import QueueSettings
 from gpudeck.server.admission import AdmissionGate
 
 
-class Desk:
+class Site:
     """A hub's ASGI application with a queue, and accounts with a token each."""
 
     def __init__(self, folder: Path) -> None:
@@ -60,62 +60,62 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    made = Desk(tmp_path)
+def site(tmp_path: Path) -> Site:
+    made = Site(tmp_path)
     made.add_account("ada")
     made.add_account("bob")
     return made
 
 
-def test_place_is_told_and_everybody_sees_the_line(desk: Desk) -> None:
-    first = desk.join("ada", gpus=2, memory_bytes=40 * 10**9, model="H200", same_host=True, host="gpu07")
-    second = desk.join("bob")
+def test_place_is_told_and_everybody_sees_the_line(site: Site) -> None:
+    first = site.join("ada", gpus=2, memory_bytes=40 * 10**9, model="H200", same_host=True, host="gpu07")
+    second = site.join("bob")
     assert (first["position"], second["position"], second["granted"], second["estimate_seconds"]) == (1, 2, None, None)
     assert second["estimate_reason"]
-    listed = desk.call("bob", "GET").json()
+    listed = site.call("bob", "GET").json()
     assert [(one["user"], one["position"], one["wanted"]["gpus"]) for one in listed["requests"]] == [
         ("ada", 1, 2),
         ("bob", 2, 1),
     ]
 
 
-def test_being_kept_waiting_costs_an_address_no_more_than_asking(desk: Desk) -> None:
-    place = desk.join("ada")
-    desk.app = AdmissionGate(desk.app, LimitsSettings(requests_per_second=0.01, requests_burst=4), hold=0.0)
+def test_being_kept_waiting_costs_an_address_no_more_than_asking(site: Site) -> None:
+    place = site.join("ada")
+    site.app = AdmissionGate(site.app, LimitsSettings(requests_per_second=0.01, requests_burst=4), hold=0.0)
     path = f"/{place['id']}?wait=0.2&seen={place['version']}"
-    assert desk.ask_again_and_again("ada", path, 5) == [200, 200, 200, 200, 429]
+    assert site.ask_again_and_again("ada", path, 5) == [200, 200, 200, 200, 429]
 
 
-def test_account_waits_under_its_own_name_whatever_is_told(desk: Desk) -> None:
-    assert desk.join("ada", user="bob")["user"] == "ada"
-    assert desk.join("script", user="carol")["user"] == "carol"
-    assert desk.queue.find(1).account == "ada"  # type: ignore[union-attr]
+def test_account_waits_under_its_own_name_whatever_is_told(site: Site) -> None:
+    assert site.join("ada", user="bob")["user"] == "ada"
+    assert site.join("script", user="carol")["user"] == "carol"
+    assert site.queue.find(1).account == "ada"  # type: ignore[union-attr]
 
 
-def test_turn_is_told_with_the_gpus(desk: Desk) -> None:
-    number = desk.join("ada")["id"]
-    asyncio.run(desk.queue.step([make_offer("gpu07", 3)]))
-    place = desk.call("ada", "GET", f"/{number}?wait=5&seen=whatever").json()
+def test_turn_is_told_with_the_gpus(site: Site) -> None:
+    number = site.join("ada")["id"]
+    asyncio.run(site.queue.step([make_offer("gpu07", 3)]))
+    place = site.call("ada", "GET", f"/{number}?wait=5&seen=whatever").json()
     assert (place["position"], place["estimate_seconds"]) == (None, 0)
     assert [(gpu["host"], gpu["uuid"], gpu["label"]) for gpu in place["granted"]["gpus"]] == [
         ("gpu07", "GPU-gpu07-3", "3")
     ]
 
 
-def test_place_of_somebody_else_is_not_for_others_but_for_admins(desk: Desk) -> None:
-    number = desk.join("ada")["id"]
-    assert desk.call("bob", "GET", f"/{number}").status_code == 403
-    assert desk.call("script", "DELETE", f"/{number}").status_code == 403
-    refused = desk.call("bob", "DELETE", f"/{number}")
+def test_place_of_somebody_else_is_not_for_others_but_for_admins(site: Site) -> None:
+    number = site.join("ada")["id"]
+    assert site.call("bob", "GET", f"/{number}").status_code == 403
+    assert site.call("script", "DELETE", f"/{number}").status_code == 403
+    refused = site.call("bob", "DELETE", f"/{number}")
     assert (refused.status_code, refused.json()["error"]["message"]) == (403, f"place {number} in the queue is ada's.")
-    assert desk.call("admin", "DELETE", f"/{number}").status_code == 200
+    assert site.call("admin", "DELETE", f"/{number}").status_code == 200
 
 
-def test_place_that_is_gone_is_told_in_a_word_of_its_own(desk: Desk) -> None:
-    number = desk.join("ada")["id"]
-    assert desk.call("ada", "DELETE", f"/{number}").json() == {"status": "done"}
+def test_place_that_is_gone_is_told_in_a_word_of_its_own(site: Site) -> None:
+    number = site.join("ada")["id"]
+    assert site.call("ada", "DELETE", f"/{number}").json() == {"status": "done"}
     for method in ("GET", "DELETE"):
-        answer = desk.call("ada", method, f"/{number}")
+        answer = site.call("ada", method, f"/{number}")
         assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown_request")
 
 
@@ -138,17 +138,17 @@ def test_place_that_is_gone_is_told_in_a_word_of_its_own(desk: Desk) -> None:
     ],
     ids=str,
 )
-def test_request_that_makes_no_sense_is_refused(desk: Desk, body: dict[str, Any]) -> None:
-    answer = desk.call("ada", "POST", body=body)
+def test_request_that_makes_no_sense_is_refused(site: Site, body: dict[str, Any]) -> None:
+    answer = site.call("ada", "POST", body=body)
     assert answer.status_code == 400
-    assert desk.queue.list() == []
+    assert site.queue.list() == []
 
 
-def test_line_that_is_full_is_told(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_that_is_full_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpudeck.queueing.queue.MAX_WAITING", 0)
-    answer = desk.call("ada", "POST", body={"key": "long enough"})
+    answer = site.call("ada", "POST", body={"key": "long enough"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "full")
 
 
-def test_name_that_would_write_on_a_terminal_is_cleaned(desk: Desk) -> None:
-    assert desk.join("script", user="ev\x1b[2Jil")["user"] == "ev�[2Jil"
+def test_name_that_would_write_on_a_terminal_is_cleaned(site: Site) -> None:
+    assert site.join("script", user="ev\x1b[2Jil")["user"] == "ev�[2Jil"

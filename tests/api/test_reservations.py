@@ -21,7 +21,7 @@ NOW = 1_790_000_000.0
 HOUR = 3600.0
 
 
-class Desk:
+class Site:
     """A hub with two hosts of two GPUs each, the accounts ada and bob, and root, who is an admin."""
 
     def __init__(self, folder: Path, *, is_readable: bool = True, reserves_without_account: bool = False) -> None:
@@ -63,16 +63,16 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
 
 
-def test_reservation_is_made_found_and_read(desk: Desk) -> None:
-    made = desk.reserve(host="gpu01", indexes=[1], note="training")
+def test_reservation_is_made_found_and_read(site: Site) -> None:
+    made = site.reserve(host="gpu01", indexes=[1], note="training")
     assert made["gpus"] == [{"uuid": "gpu01-1", "host": "gpu01", "label": "1", "is_there": True}]
     assert (made["user"], made["start"], made["end"], made["state"]) == ("ada", NOW, NOW + 4 * HOUR, "running")
-    assert desk.ask("GET", "/reservations", who=None).json() == {"reservations": [made], "time": NOW, "is_cut": False}
-    assert desk.ask("GET", f"/reservations/{made['id']}", who=None).json() == made
+    assert site.ask("GET", "/reservations", who=None).json() == {"reservations": [made], "time": NOW, "is_cut": False}
+    assert site.ask("GET", f"/reservations/{made['id']}", who=None).json() == made
 
 
 @pytest.mark.parametrize(
@@ -85,20 +85,20 @@ def test_reservation_is_made_found_and_read(desk: Desk) -> None:
         ({"any": {"host": "gpu02"}}, ["gpu02-0"]),
     ],
 )
-def test_gpus_are_named_in_several_ways(desk: Desk, body: dict[str, Any], uuids: list[str]) -> None:
-    assert [gpu["uuid"] for gpu in desk.reserve(**body)["gpus"]] == uuids
+def test_gpus_are_named_in_several_ways(site: Site, body: dict[str, Any], uuids: list[str]) -> None:
+    assert [gpu["uuid"] for gpu in site.reserve(**body)["gpus"]] == uuids
 
 
-def test_times_are_seconds_or_text_with_a_zone(desk: Desk) -> None:
+def test_times_are_seconds_or_text_with_a_zone(site: Site) -> None:
     body = {"gpus": ["gpu01-0"], "start": "2026-10-25T02:30+02:00", "end": "2026-10-25T02:30:00+01:00"}
-    made = desk.ask("POST", "/reservations", body, who="root").json()
+    made = site.ask("POST", "/reservations", body, who="root").json()
     # In the night in which clocks are set back this is an hour.
     assert (made["end"] - made["start"], made["start"]) == (HOUR, 1_792_888_200.0)
 
 
-def test_conflict_tells_who_and_when_it_is_free(desk: Desk) -> None:
-    made = desk.reserve(gpus=["gpu01-0"], note="nightly")
-    answer = desk.ask("POST", "/reservations", {"gpus": ["gpu01-0"], "for": "1h"}, who="bob")
+def test_conflict_tells_who_and_when_it_is_free(site: Site) -> None:
+    made = site.reserve(gpus=["gpu01-0"], note="nightly")
+    answer = site.ask("POST", "/reservations", {"gpus": ["gpu01-0"], "for": "1h"}, who="bob")
     assert answer.status_code == 409
     body = answer.json()
     assert (body["error"]["code"], body["conflicts"]) == ("conflict", [made])
@@ -106,52 +106,52 @@ def test_conflict_tells_who_and_when_it_is_free(desk: Desk) -> None:
     assert (body["next_free"]["start"], body["next_free"]["end"]) == (NOW + 4 * HOUR, NOW + 5 * HOUR)
 
 
-def test_second_of_two_edits_sees_the_newer_version(desk: Desk) -> None:
-    made = desk.reserve(gpus=["gpu01-0"])
+def test_second_of_two_edits_sees_the_newer_version(site: Site) -> None:
+    made = site.reserve(gpus=["gpu01-0"])
     path = f"/reservations/{made['id']}"
-    changed = desk.ask("PATCH", path, {"version": 1, "for": "6h", "note": "longer"}).json()
+    changed = site.ask("PATCH", path, {"version": 1, "for": "6h", "note": "longer"}).json()
     assert (changed["version"], changed["end"], changed["note"]) == (2, NOW + 6 * HOUR, "longer")
-    answer = desk.ask("PATCH", path, {"version": 1, "for": "2h"})
+    answer = site.ask("PATCH", path, {"version": 1, "for": "2h"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "changed")
     assert answer.json()["reservation"] == changed
     assert "conflicts" not in answer.json()
 
 
-def test_others_are_for_admins(desk: Desk) -> None:
-    made = desk.reserve(gpus=["gpu01-0"])
+def test_others_are_for_admins(site: Site) -> None:
+    made = site.reserve(gpus=["gpu01-0"])
     path = f"/reservations/{made['id']}"
-    assert desk.ask("PATCH", path, {"note": "mine"}, who="bob").status_code == 403
-    assert desk.ask("DELETE", path, who="bob").status_code == 403
+    assert site.ask("PATCH", path, {"note": "mine"}, who="bob").status_code == 403
+    assert site.ask("DELETE", path, who="bob").status_code == 403
     assert (
-        desk.ask("POST", "/reservations", {"host": "gpu02", "for": "1h", "user": "ada"}, who="bob").status_code == 403
+        site.ask("POST", "/reservations", {"host": "gpu02", "for": "1h", "user": "ada"}, who="bob").status_code == 403
     )
-    assert desk.ask("PATCH", path, {"user": "bob"}).status_code == 403
-    assert desk.ask("PATCH", path, {"user": "bob"}, who="root").json()["user"] == "bob"
-    theirs = desk.reserve("root", host="gpu02", user="Zoë 訓練", **{"for": "40d"})
+    assert site.ask("PATCH", path, {"user": "bob"}).status_code == 403
+    assert site.ask("PATCH", path, {"user": "bob"}, who="root").json()["user"] == "bob"
+    theirs = site.reserve("root", host="gpu02", user="Zoë 訓練", **{"for": "40d"})
     assert (theirs["user"], theirs["created_by"]) == ("Zoë 訓練", "root")
 
 
-def test_owner_has_to_have_a_name(desk: Desk) -> None:
+def test_owner_has_to_have_a_name(site: Site) -> None:
     body = {"host": "gpu01", "for": "1h", "user": "\x01\0"}
-    assert desk.ask("POST", "/reservations", body, who="root").status_code == 400
+    assert site.ask("POST", "/reservations", body, who="root").status_code == 400
 
 
-def test_release_ends_what_runs_and_takes_back_what_does_not(desk: Desk) -> None:
-    running, planned = desk.reserve(gpus=["gpu01-0"]), desk.reserve(gpus=["gpu01-0"], start=NOW + 5 * HOUR)
-    desk.clock.advance(HOUR)
-    ended = desk.ask("DELETE", f"/reservations/{running['id']}").json()
+def test_release_ends_what_runs_and_takes_back_what_does_not(site: Site) -> None:
+    running, planned = site.reserve(gpus=["gpu01-0"]), site.reserve(gpus=["gpu01-0"], start=NOW + 5 * HOUR)
+    site.clock.advance(HOUR)
+    ended = site.ask("DELETE", f"/reservations/{running['id']}").json()
     assert (ended["state"], ended["end"]) == ("released", NOW + HOUR)
-    assert desk.ask("DELETE", f"/reservations/{planned['id']}").json()["state"] == "cancelled"
-    assert desk.ask("DELETE", f"/reservations/{planned['id']}").status_code == 409
-    found = desk.ask("GET", "/reservations?start=0").json()["reservations"]
+    assert site.ask("DELETE", f"/reservations/{planned['id']}").json()["state"] == "cancelled"
+    assert site.ask("DELETE", f"/reservations/{planned['id']}").status_code == 409
+    found = site.ask("GET", "/reservations?start=0").json()["reservations"]
     assert [one["id"] for one in found] == [running["id"]]
-    assert desk.ask("GET", "/reservations/99").status_code == 404
+    assert site.ask("GET", "/reservations/99").status_code == 404
 
 
-def test_audit_log_has_before_and_after(desk: Desk) -> None:
-    made = desk.reserve(gpus=["gpu01-0"], note="short")
-    desk.ask("PATCH", f"/reservations/{made['id']}", {"for": "6h"})
-    entry = asyncio.run(desk.auth.audit.list())[0]
+def test_audit_log_has_before_and_after(site: Site) -> None:
+    made = site.reserve(gpus=["gpu01-0"], note="short")
+    site.ask("PATCH", f"/reservations/{made['id']}", {"for": "6h"})
+    entry = asyncio.run(site.auth.audit.list())[0]
     assert (entry.who, entry.action, entry.subject) == ("ada (token 5)", "change reservation", "reservation 1")
     assert entry.details == (
         "before: ada, GPU 0 of gpu01, 2026-09-21T14:13Z to 2026-09-21T18:13Z, note 'short'; "
@@ -168,19 +168,19 @@ def test_audit_log_has_before_and_after(desk: Desk) -> None:
         {"host": "gpu01", "indexes": [0], "end": NOW + 4 * HOUR, "note": " short "},
     ],
 )
-def test_change_that_changes_nothing_leaves_no_trace(desk: Desk, body: dict[str, Any]) -> None:
-    made = desk.reserve(gpus=["gpu01-0"], note="short")
-    desk.clock.advance(60)
-    answer = desk.ask("PATCH", f"/reservations/{made['id']}", body)
+def test_change_that_changes_nothing_leaves_no_trace(site: Site, body: dict[str, Any]) -> None:
+    made = site.reserve(gpus=["gpu01-0"], note="short")
+    site.clock.advance(60)
+    answer = site.ask("PATCH", f"/reservations/{made['id']}", body)
     assert (answer.status_code, answer.json()) == (200, made)
-    assert asyncio.run(desk.auth.audit.list())[0].action == "reserve GPUs"
+    assert asyncio.run(site.auth.audit.list())[0].action == "reserve GPUs"
 
 
-def test_nothing_is_left_as_it_is_also_beyond_a_limit(desk: Desk) -> None:
-    made = desk.reserve("root", gpus=["gpu01-0"], user="ada", **{"for": "40d"})
-    desk.calendar.settings = ReservationSettings(most_gpus=0)
-    assert desk.ask("PATCH", f"/reservations/{made['id']}", {}).status_code == 200
-    assert desk.ask("PATCH", f"/reservations/{made['id']}", {"note": "other"}).status_code == 400
+def test_nothing_is_left_as_it_is_also_beyond_a_limit(site: Site) -> None:
+    made = site.reserve("root", gpus=["gpu01-0"], user="ada", **{"for": "40d"})
+    site.calendar.settings = ReservationSettings(most_gpus=0)
+    assert site.ask("PATCH", f"/reservations/{made['id']}", {}).status_code == 200
+    assert site.ask("PATCH", f"/reservations/{made['id']}", {"note": "other"}).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -194,8 +194,8 @@ def test_nothing_is_left_as_it_is_also_beyond_a_limit(desk: Desk) -> None:
         ({"for": 1e300}, "for: 1e+300 seconds are no length"),
     ],
 )
-def test_time_beyond_all_calendars_is_refused_in_words(desk: Desk, body: dict[str, Any], told: str) -> None:
-    answer = desk.ask("POST", "/reservations", {"gpus": ["gpu01-0"], "for": "1h"} | body)
+def test_time_beyond_all_calendars_is_refused_in_words(site: Site, body: dict[str, Any], told: str) -> None:
+    answer = site.ask("POST", "/reservations", {"gpus": ["gpu01-0"], "for": "1h"} | body)
     assert (answer.status_code, told in answer.json()["error"]["message"]) == (400, True), answer.text
 
 
@@ -221,15 +221,15 @@ def test_time_beyond_all_calendars_is_refused_in_words(desk: Desk, body: dict[st
         ({"host": "gpu01", "for": "1h", "note": "x" * 1001}, 400, "bad_request"),
     ],
 )
-def test_what_makes_no_sense_is_refused(desk: Desk, body: dict[str, Any], status: int, code: str) -> None:
-    answer = desk.ask("POST", "/reservations", body)
+def test_what_makes_no_sense_is_refused(site: Site, body: dict[str, Any], status: int, code: str) -> None:
+    answer = site.ask("POST", "/reservations", body)
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
 
 
-def test_limit_is_named_and_not_for_admins(desk: Desk) -> None:
+def test_limit_is_named_and_not_for_admins(site: Site) -> None:
     body = {"gpus": ["gpu01-0"], "for": "8d"}
-    assert "reservations.longest" in desk.ask("POST", "/reservations", body).json()["error"]["hint"]
-    assert desk.ask("POST", "/reservations", body, who="root").status_code == 201
+    assert "reservations.longest" in site.ask("POST", "/reservations", body).json()["error"]["hint"]
+    assert site.ask("POST", "/reservations", body, who="root").status_code == 201
 
 
 @pytest.mark.parametrize(
@@ -241,26 +241,26 @@ def test_limit_is_named_and_not_for_admins(desk: Desk) -> None:
         {"gpus": ["gpu01-1", "gpu02-0"], "start": NOW + HOUR},
     ],
 )
-def test_preview_is_what_is_reserved_then_and_reserves_nothing(desk: Desk, wanted: dict[str, Any]) -> None:
-    desk.reserve("bob", gpus=["gpu01-0"], **{"for": "2h"})
+def test_preview_is_what_is_reserved_then_and_reserves_nothing(site: Site, wanted: dict[str, Any]) -> None:
+    site.reserve("bob", gpus=["gpu01-0"], **{"for": "2h"})
     body = wanted | {"for": "4h"}
-    answer = desk.ask("POST", "/reservations/preview", body)
+    answer = site.ask("POST", "/reservations/preview", body)
     assert answer.status_code == 200, answer.text
     found = answer.json()
-    assert len(desk.ask("GET", "/reservations").json()["reservations"]) == 1
-    made = desk.reserve(**wanted)
+    assert len(site.ask("GET", "/reservations").json()["reservations"]) == 1
+    made = site.reserve(**wanted)
     assert [gpu["uuid"] for gpu in found["gpus"]] == [gpu["uuid"] for gpu in made["gpus"]]
     assert (found["start"], found["end"]) == (made["start"], made["end"])
 
 
-def test_preview_tells_who_is_on_the_gpus_and_what_else_is_reserved_there(desk: Desk) -> None:
+def test_preview_tells_who_is_on_the_gpus_and_what_else_is_reserved_there(site: Site) -> None:
     gpus = [make_busy_gpu(user="bob", uuid="gpu03-0"), make_gpu(1, uuid="gpu03-1"), make_gpu(2, uuid="gpu03-2")]
-    desk.hub.fleet.apply(make_envelope("gpu03", gpus=gpus, host_id="gpu03"), via="push", now=NOW)
-    beside = desk.reserve("bob", gpus=["gpu03-2"], start=NOW + 20 * HOUR, note="nightly")
-    desk.reserve("bob", gpus=["gpu01-0"], start=NOW + 20 * HOUR)
-    desk.reserve("bob", gpus=["gpu03-1"], **{"for": "1h"})
+    site.hub.fleet.apply(make_envelope("gpu03", gpus=gpus, host_id="gpu03"), via="push", now=NOW)
+    beside = site.reserve("bob", gpus=["gpu03-2"], start=NOW + 20 * HOUR, note="nightly")
+    site.reserve("bob", gpus=["gpu01-0"], start=NOW + 20 * HOUR)
+    site.reserve("bob", gpus=["gpu03-1"], **{"for": "1h"})
     wanted = {"host": "gpu03", "indexes": [0, 1], "start": NOW + 18 * HOUR, "for": "4h"}
-    found = desk.ask("POST", "/reservations/preview", wanted).json()
+    found = site.ask("POST", "/reservations/preview", wanted).json()
     assert [(gpu["label"], gpu["availability"], gpu["users"]) for gpu in found["gpus"]] == [
         ("0", "busy", ["bob"]),
         ("1", "free", []),
@@ -269,13 +269,13 @@ def test_preview_tells_who_is_on_the_gpus_and_what_else_is_reserved_there(desk: 
     assert (found["reservations"], found["is_cut"], found["time"]) == ([beside], False, NOW)
 
 
-def test_preview_takes_no_mig_slices_unless_they_are_asked_for(desk: Desk) -> None:
+def test_preview_takes_no_mig_slices_unless_they_are_asked_for(site: Site) -> None:
     slices = [make_gpu(0, uuid=f"gpu03-{part}", parent="board", instance=part) for part in range(4)]
-    desk.hub.fleet.apply(make_envelope("gpu03", gpus=slices, host_id="gpu03"), via="push", now=NOW)
+    site.hub.fleet.apply(make_envelope("gpu03", gpus=slices, host_id="gpu03"), via="push", now=NOW)
     ask = {"for": "4h", "start": NOW + 24 * HOUR}
-    refused = desk.ask("POST", "/reservations/preview", ask | {"any": {"gpus": 4, "same_host": True}})
+    refused = site.ask("POST", "/reservations/preview", ask | {"any": {"gpus": 4, "same_host": True}})
     assert (refused.status_code, refused.json()["error"]["code"]) == (404, "unknown_gpu")
-    found = desk.ask("POST", "/reservations/preview", ask | {"any": {"gpus": 4, "same_host": True, "mig": True}}).json()
+    found = site.ask("POST", "/reservations/preview", ask | {"any": {"gpus": 4, "same_host": True, "mig": True}}).json()
     assert {gpu["host"] for gpu in found["gpus"]} == {"gpu03"}
 
 
@@ -291,73 +291,73 @@ def test_preview_takes_no_mig_slices_unless_they_are_asked_for(desk: Desk) -> No
     ],
 )
 def test_preview_is_refused_as_the_reservation_would_be(
-    desk: Desk, body: dict[str, Any], who: str | None, status: int
+    site: Site, body: dict[str, Any], who: str | None, status: int
 ) -> None:
-    desk.reserve(gpus=["gpu01-0"])
-    asked = desk.ask("POST", "/reservations/preview", body, who=who)
-    made = desk.ask("POST", "/reservations", body, who=who)
+    site.reserve(gpus=["gpu01-0"])
+    asked = site.ask("POST", "/reservations/preview", body, who=who)
+    made = site.ask("POST", "/reservations", body, who=who)
     assert (asked.status_code, made.status_code) == (status, 201 if status == 200 else status)
     assert asked.json().get("error") == made.json().get("error")
     assert asked.json().get("next_free") == made.json().get("next_free")
 
 
 def test_preview_without_an_account_needs_no_name_and_is_not_counted(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, reserves_without_account=True)
+    site = Site(tmp_path, reserves_without_account=True)
     body = {"host": "gpu01", "for": "1h"}
     for _ in range(ANONYMOUS_BURST + 1):
-        assert desk.ask("POST", "/reservations/preview", body, who=None).status_code == 200
-    assert desk.ask("POST", "/reservations", body | {"user": "zoe"}, who=None).status_code == 201
+        assert site.ask("POST", "/reservations/preview", body, who=None).status_code == 200
+    assert site.ask("POST", "/reservations", body | {"user": "zoe"}, who=None).status_code == 201
 
 
-def test_next_free_is_found(desk: Desk) -> None:
-    desk.reserve(host="gpu01")
-    desk.reserve("bob", host="gpu02", **{"for": "2h"})
-    answer = desk.ask("GET", "/reservations/next?gpus=2&memory=40GiB&for=4h&same_host=1", who=None).json()
+def test_next_free_is_found(site: Site) -> None:
+    site.reserve(host="gpu01")
+    site.reserve("bob", host="gpu02", **{"for": "2h"})
+    answer = site.ask("GET", "/reservations/next?gpus=2&memory=40GiB&for=4h&same_host=1", who=None).json()
     assert (answer["next_free"]["start"], answer["time"]) == (NOW + 2 * HOUR, NOW)
     assert [gpu["uuid"] for gpu in answer["next_free"]["gpus"]] == ["gpu02-0", "gpu02-1"]
-    assert desk.ask("GET", "/reservations/next?gpus=2", who=None).status_code == 400
-    assert desk.ask("GET", "/reservations/next?gpus=9&for=1h", who=None).json()["error"]["code"] == "unknown_gpu"
-    assert desk.ask("GET", "/reservations/next?for=1h&colour=red", who=None).status_code == 400
+    assert site.ask("GET", "/reservations/next?gpus=2", who=None).status_code == 400
+    assert site.ask("GET", "/reservations/next?gpus=9&for=1h", who=None).json()["error"]["code"] == "unknown_gpu"
+    assert site.ask("GET", "/reservations/next?for=1h&colour=red", who=None).status_code == 400
 
 
-def test_gpu_in_use_is_claimed_by_its_user_alone(desk: Desk) -> None:
+def test_gpu_in_use_is_claimed_by_its_user_alone(site: Site) -> None:
     gpu = make_busy_gpu(user="ada", uuid="gpu03-0")
-    desk.hub.fleet.apply(make_envelope("gpu03", gpus=[gpu], host_id="gpu03"), via="push", now=NOW)
-    refused = desk.ask("POST", "/reservations", {"host": "gpu03", "for": "1h"}, who="bob")
+    site.hub.fleet.apply(make_envelope("gpu03", gpus=[gpu], host_id="gpu03"), via="push", now=NOW)
+    refused = site.ask("POST", "/reservations", {"host": "gpu03", "for": "1h"}, who="bob")
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "in_use")
-    assert desk.reserve(host="gpu03")["user"] == "ada"
+    assert site.reserve(host="gpu03")["user"] == "ada"
 
 
-def test_reservation_of_a_gpu_that_has_vanished_stays_and_says_so(desk: Desk) -> None:
-    made = desk.reserve(host="gpu01")
+def test_reservation_of_a_gpu_that_has_vanished_stays_and_says_so(site: Site) -> None:
+    made = site.reserve(host="gpu01")
     left = make_gpu(0, uuid="gpu01-0", metrics={"memory_total_bytes": 80 * GIB})
-    desk.hub.fleet.apply(make_envelope("gpu01", 2, [left], host_id="gpu01"), via="push", now=NOW + 2)
-    (shown,) = desk.ask("GET", "/reservations").json()["reservations"]
+    site.hub.fleet.apply(make_envelope("gpu01", 2, [left], host_id="gpu01"), via="push", now=NOW + 2)
+    (shown,) = site.ask("GET", "/reservations").json()["reservations"]
     assert [gpu["is_there"] for gpu in shown["gpus"]] == [True, False]
     # What is there to be changed still can be.
-    assert desk.ask("PATCH", f"/reservations/{made['id']}", {"for": "5h"}).status_code == 200
+    assert site.ask("PATCH", f"/reservations/{made['id']}", {"for": "5h"}).status_code == 200
 
 
-def test_list_is_narrowed(desk: Desk) -> None:
-    first, second = desk.reserve(host="gpu01"), desk.reserve("bob", gpus=["gpu02-0"], start=NOW + 5 * HOUR)
+def test_list_is_narrowed(site: Site) -> None:
+    first, second = site.reserve(host="gpu01"), site.reserve("bob", gpus=["gpu02-0"], start=NOW + 5 * HOUR)
 
     def find(query: str) -> list[int]:
-        return [one["id"] for one in desk.ask("GET", f"/reservations?{query}").json()["reservations"]]
+        return [one["id"] for one in site.ask("GET", f"/reservations?{query}").json()["reservations"]]
 
     assert find("") == [first["id"], second["id"]]
     assert find(f"start={NOW + 4 * HOUR}") == [second["id"]]
     assert find(f"end={NOW + HOUR}") == [first["id"]]
     assert find("host=gpu02") == find("gpu=gpu02-0") == find("user=bob") == [second["id"]]
-    assert desk.ask("GET", "/reservations?owner=bob").status_code == 400
-    assert desk.ask("GET", "/reservations?limit=1").json()["is_cut"] is True
+    assert site.ask("GET", "/reservations?owner=bob").status_code == 400
+    assert site.ask("GET", "/reservations?limit=1").json()["is_cut"] is True
 
 
-def test_calendar_has_all_or_one_persons_or_one_hosts(desk: Desk) -> None:
-    desk.reserve(host="gpu01")
-    desk.reserve("bob", host="gpu02")
+def test_calendar_has_all_or_one_persons_or_one_hosts(site: Site) -> None:
+    site.reserve(host="gpu01")
+    site.reserve("bob", host="gpu02")
 
     def read(query: str = "") -> list[str]:
-        answer = desk.ask("GET", f"/reservations.ics{query}", who=None)
+        answer = site.ask("GET", f"/reservations.ics{query}", who=None)
         assert answer.headers["content-type"] == "text/calendar; charset=utf-8"
         return [str(event["summary"]) for event in Calendar.from_ical(answer.content).walk("VEVENT")]
 
@@ -367,43 +367,43 @@ def test_calendar_has_all_or_one_persons_or_one_hosts(desk: Desk) -> None:
 
 
 def test_private_calendar_opens_with_a_calendars_token_in_its_address(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, is_readable=False)
-    desk.reserve(host="gpu01")
-    made = desk.ask("POST", "/tokens", {"name": "phone", "role": "calendar"}).json()
-    desk.secrets["phone"] = made["secret"]
+    site = Site(tmp_path, is_readable=False)
+    site.reserve(host="gpu01")
+    made = site.ask("POST", "/tokens", {"name": "phone", "role": "calendar"}).json()
+    site.secrets["phone"] = made["secret"]
 
     def read(query: str, who: str | None = None) -> int:
-        return desk.ask("GET", f"/reservations.ics{query}", who=who).status_code
+        return site.ask("GET", f"/reservations.ics{query}", who=who).status_code
 
     assert read(f"?token={made['secret']}") == read("", "phone") == read("", "ada") == 200
     assert (read(""), read("?token=made-up")) == (401, 401)
     # In an address nothing may stand that opens more.
-    assert read(f"?token={desk.secrets['ada']}") == 403
-    assert desk.ask("GET", "/reservations", who="phone").status_code == 403
-    asyncio.run(desk.auth.tokens.revoke(made["token"]["id"]))
+    assert read(f"?token={site.secrets['ada']}") == 403
+    assert site.ask("GET", "/reservations", who="phone").status_code == 403
+    asyncio.run(site.auth.tokens.revoke(made["token"]["id"]))
     assert read(f"?token={made['secret']}") == 401
 
 
-def test_without_an_account_nobody_books_unless_that_is_allowed(desk: Desk, tmp_path: Path) -> None:
+def test_without_an_account_nobody_books_unless_that_is_allowed(site: Site, tmp_path: Path) -> None:
     body = {"host": "gpu01", "indexes": [0], "for": "4h", "user": "Émile"}
-    assert desk.ask("POST", "/reservations", body, who=None).status_code == 401
-    assert desk.ask("GET", "/me", who=None).json()["may_reserve"] is False
+    assert site.ask("POST", "/reservations", body, who=None).status_code == 401
+    assert site.ask("GET", "/me", who=None).json()["may_reserve"] is False
 
 
 def test_where_it_is_allowed_anybody_books_by_a_name_and_changes_what_was_reserved_so(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, reserves_without_account=True)
-    assert desk.ask("GET", "/me", who=None).json()["may_reserve"] is True
+    site = Site(tmp_path, reserves_without_account=True)
+    assert site.ask("GET", "/me", who=None).json()["may_reserve"] is True
     body = {"host": "gpu01", "indexes": [0], "for": "4h"}
-    assert desk.ask("POST", "/reservations", body, who=None).status_code == 400
-    made = desk.ask("POST", "/reservations", body | {"user": "Émile"}, who=None)
+    assert site.ask("POST", "/reservations", body, who=None).status_code == 400
+    made = site.ask("POST", "/reservations", body | {"user": "Émile"}, who=None)
     assert (made.status_code, made.json()["user"], made.json()["created_by"]) == (201, "Émile", "")
     path = f"/reservations/{made.json()['id']}"
-    assert desk.ask("POST", "/reservations", body | {"user": "zoe"}, who=None).status_code == 409
-    assert desk.ask("PATCH", path, {"for": "2h"}, who="bob").status_code == 403
-    assert desk.ask("PATCH", path, {"for": "2h"}, who=None).status_code == 200
-    assert desk.ask("PATCH", path, {"user": "zoe"}, who=None).status_code == 403
-    assert desk.ask("DELETE", path, who=None).status_code == 200
-    entries = asyncio.run(desk.auth.audit.list())
+    assert site.ask("POST", "/reservations", body | {"user": "zoe"}, who=None).status_code == 409
+    assert site.ask("PATCH", path, {"for": "2h"}, who="bob").status_code == 403
+    assert site.ask("PATCH", path, {"for": "2h"}, who=None).status_code == 200
+    assert site.ask("PATCH", path, {"user": "zoe"}, who=None).status_code == 403
+    assert site.ask("DELETE", path, who=None).status_code == 200
+    entries = asyncio.run(site.auth.audit.list())
     assert [
         (entry.action, entry.address) for entry in entries if "reserv" in entry.action or "reserve" in entry.action
     ] == [
@@ -414,20 +414,20 @@ def test_where_it_is_allowed_anybody_books_by_a_name_and_changes_what_was_reserv
 
 
 def test_without_an_account_nobody_acts_for_one_that_has_one(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, reserves_without_account=True)
+    site = Site(tmp_path, reserves_without_account=True)
     body = {"host": "gpu01", "indexes": [0], "for": "4h"}
     for name in ("ada", "Ada"):
-        refused = desk.ask("POST", "/reservations", body | {"user": name}, who=None)
+        refused = site.ask("POST", "/reservations", body | {"user": name}, who=None)
         assert (refused.status_code, "log in" in refused.text) == (401, True)
-    path = f"/reservations/{desk.reserve(host='gpu01')['id']}"
-    assert desk.ask("DELETE", path, who=None).status_code == 403
-    assert desk.ask("PATCH", path, {"for": "1h"}, who=None).status_code == 403
+    path = f"/reservations/{site.reserve(host='gpu01')['id']}"
+    assert site.ask("DELETE", path, who=None).status_code == 403
+    assert site.ask("PATCH", path, {"for": "1h"}, who=None).status_code == 403
 
 
 def test_without_an_account_an_address_books_only_so_often(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, reserves_without_account=True)
-    codes = [desk.ask("DELETE", "/reservations/99", who=None).status_code for _ in range(ANONYMOUS_BURST + 1)]
+    site = Site(tmp_path, reserves_without_account=True)
+    codes = [site.ask("DELETE", "/reservations/99", who=None).status_code for _ in range(ANONYMOUS_BURST + 1)]
     assert codes == [404] * ANONYMOUS_BURST + [429]
-    desk.reserve(host="gpu01")
-    desk.clock.advance(60)
-    assert desk.ask("DELETE", "/reservations/99", who=None).status_code == 404
+    site.reserve(host="gpu01")
+    site.clock.advance(60)
+    assert site.ask("DELETE", "/reservations/99", who=None).status_code == 404

@@ -14,7 +14,7 @@ from gpudeck.auth.settings import UserSettings
 from gpudeck.fleet.hub import Hub
 
 
-class Desk:
+class Site:
     """A hub's ASGI application, and accounts with a token each; ada has a mail address."""
 
     def __init__(self, folder: Path) -> None:
@@ -41,49 +41,49 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
 
 
-def test_watch_is_told_as_it_was_asked_for(desk: Desk) -> None:
-    made = desk.call("ada", "POST", body={"gpus": 2, "memory_bytes": 40 * 2**30, "expire_seconds": 3600})
+def test_watch_is_told_as_it_was_asked_for(site: Site) -> None:
+    made = site.call("ada", "POST", body={"gpus": 2, "memory_bytes": 40 * 2**30, "expire_seconds": 3600})
     assert made.status_code == 201
     one = made.json()
     assert (one["user"], one["description"], one["fired_at"]) == ("ada", "2 GPUs with 40 GiB", None)
     assert one["expires_at"] - one["created_at"] == pytest.approx(3600)
-    assert desk.call("ada", "GET").json() == {"watches": [one]}
+    assert site.call("ada", "GET").json() == {"watches": [one]}
 
 
-def test_everybody_sees_their_own_and_admins_all(desk: Desk) -> None:
-    desk.call("ada", "POST", body={})
-    desk.call("bob", "POST", body={})
-    assert (desk.users("ada"), desk.users("bob"), desk.users("script")) == (["ada"], ["bob"], [])
-    assert (desk.users("admin"), desk.users("admin", "?mine=true")) == (["ada", "bob"], [])
+def test_everybody_sees_their_own_and_admins_all(site: Site) -> None:
+    site.call("ada", "POST", body={})
+    site.call("bob", "POST", body={})
+    assert (site.users("ada"), site.users("bob"), site.users("script")) == (["ada"], ["bob"], [])
+    assert (site.users("admin"), site.users("admin", "?mine=true")) == (["ada", "bob"], [])
 
 
-def test_nobody_watches_as_somebody_else(desk: Desk) -> None:
-    assert desk.call("bob", "POST", body={"user": "ada"}).json()["user"] == "bob"
-    script = desk.call("script", "POST", body={"user": "ada"}).json()
+def test_nobody_watches_as_somebody_else(site: Site) -> None:
+    assert site.call("bob", "POST", body={"user": "ada"}).json()["user"] == "bob"
+    script = site.call("script", "POST", body={"user": "ada"}).json()
     assert (script["user"].startswith("token "), script["is_sent"]) == (True, False)
 
 
-def test_admin_without_an_account_watches_as_the_login_of_the_machine(desk: Desk) -> None:
-    one = desk.call("admin", "POST", body={"user": "ada"}).json()
+def test_admin_without_an_account_watches_as_the_login_of_the_machine(site: Site) -> None:
+    one = site.call("admin", "POST", body={"user": "ada"}).json()
     assert (one["user"], one["is_sent"]) == ("ada", True)
 
 
-def test_it_is_said_whether_somebody_can_be_told(desk: Desk) -> None:
-    assert desk.call("ada", "POST", body={}).json()["is_sent"] is True
-    assert desk.call("bob", "POST", body={}).json()["is_sent"] is False
+def test_it_is_said_whether_somebody_can_be_told(site: Site) -> None:
+    assert site.call("ada", "POST", body={}).json()["is_sent"] is True
+    assert site.call("bob", "POST", body={}).json()["is_sent"] is False
 
 
-def test_watch_is_removed_by_its_owner_and_by_admins_alone(desk: Desk) -> None:
-    desk.call("ada", "POST", body={"gpus": 1})
-    desk.call("ada", "POST", body={"gpus": 2})
-    assert desk.call("bob", "DELETE", "watches/1").status_code == 403
-    assert desk.call("ada", "DELETE", "watches/1").status_code == 200
-    assert desk.call("admin", "DELETE", "watches/2").status_code == 200
-    gone = desk.call("ada", "DELETE", "watches/1")
+def test_watch_is_removed_by_its_owner_and_by_admins_alone(site: Site) -> None:
+    site.call("ada", "POST", body={"gpus": 1})
+    site.call("ada", "POST", body={"gpus": 2})
+    assert site.call("bob", "DELETE", "watches/1").status_code == 403
+    assert site.call("ada", "DELETE", "watches/1").status_code == 200
+    assert site.call("admin", "DELETE", "watches/2").status_code == 200
+    gone = site.call("ada", "DELETE", "watches/1")
     assert (gone.status_code, gone.json()["error"]["code"]) == (404, "unknown_watch")
 
 
@@ -101,38 +101,38 @@ def test_watch_is_removed_by_its_owner_and_by_admins_alone(desk: Desk) -> None:
         {"gpus": "two"},
     ],
 )
-def test_wish_that_makes_no_sense_is_refused(desk: Desk, body: dict[str, Any]) -> None:
-    assert desk.call("ada", "POST", body=body).status_code == 400
+def test_wish_that_makes_no_sense_is_refused(site: Site, body: dict[str, Any]) -> None:
+    assert site.call("ada", "POST", body=body).status_code == 400
 
 
-def test_mutes_are_chosen_by_oneself_and_stand_beside_those_of_the_settings(desk: Desk) -> None:
-    assert desk.call("ada", "GET", "me/mutes").json() == {"rules": [], "by_settings": ["gpu_hot"]}
-    chosen = desk.call("ada", "PUT", "me/mutes", {"rules": ["watch", "xid", "watch"]})
+def test_mutes_are_chosen_by_oneself_and_stand_beside_those_of_the_settings(site: Site) -> None:
+    assert site.call("ada", "GET", "me/mutes").json() == {"rules": [], "by_settings": ["gpu_hot"]}
+    chosen = site.call("ada", "PUT", "me/mutes", {"rules": ["watch", "xid", "watch"]})
     assert chosen.json() == {"rules": ["watch", "xid"], "by_settings": ["gpu_hot"]}
-    assert desk.call("bob", "GET", "me/mutes").json() == {"rules": [], "by_settings": []}
-    assert desk.call("ada", "PUT", "me/mutes", {"rules": ["gpu_htot"]}).status_code == 400
-    assert desk.call("ada", "GET", "me/mutes").json()["rules"] == ["watch", "xid"]
-    assert desk.call("ada", "PUT", "me/mutes", {"rules": []}).json()["rules"] == []
+    assert site.call("bob", "GET", "me/mutes").json() == {"rules": [], "by_settings": []}
+    assert site.call("ada", "PUT", "me/mutes", {"rules": ["gpu_htot"]}).status_code == 400
+    assert site.call("ada", "GET", "me/mutes").json()["rules"] == ["watch", "xid"]
+    assert site.call("ada", "PUT", "me/mutes", {"rules": []}).json()["rules"] == []
 
 
 @pytest.mark.parametrize("rules", [["<script>"], [""], ["x"] * 101, "xid", None])
-def test_mutes_that_make_no_sense_are_refused(desk: Desk, rules: Any) -> None:
-    assert desk.call("ada", "PUT", "me/mutes", {"rules": rules}).status_code == 400
+def test_mutes_that_make_no_sense_are_refused(site: Site, rules: Any) -> None:
+    assert site.call("ada", "PUT", "me/mutes", {"rules": rules}).status_code == 400
 
 
-def test_saved_views_are_those_of_the_account_wherever_it_logs_in(desk: Desk) -> None:
+def test_saved_views_are_those_of_the_account_wherever_it_logs_in(site: Site) -> None:
     views = [
         {"name": "free H200", "href": "?q=free+h200", "is_default": True},
         {"name": "month", "href": "#/history?range=30d"},
     ]
-    assert desk.call("ada", "GET", "me/views").json() == {"views": None}
-    assert desk.call("ada", "PUT", "me/views", {"views": views}).status_code == 200
+    assert site.call("ada", "GET", "me/views").json() == {"views": None}
+    assert site.call("ada", "PUT", "me/views", {"views": views}).status_code == 200
     kept = [views[0], {**views[1], "is_default": False}]
-    assert desk.call("ada", "GET", "me/views").json() == {"views": kept}
-    assert desk.call("bob", "GET", "me/views").json() == {"views": None}
-    assert desk.call("script", "GET", "me/views").status_code == 403
-    assert desk.call("ada", "PUT", "me/views", {"views": []}).json() == {"views": []}
-    assert desk.call("ada", "GET", "me/views").json() == {"views": []}
+    assert site.call("ada", "GET", "me/views").json() == {"views": kept}
+    assert site.call("bob", "GET", "me/views").json() == {"views": None}
+    assert site.call("script", "GET", "me/views").status_code == 403
+    assert site.call("ada", "PUT", "me/views", {"views": []}).json() == {"views": []}
+    assert site.call("ada", "GET", "me/views").json() == {"views": []}
 
 
 @pytest.mark.parametrize(
@@ -153,13 +153,13 @@ def test_saved_views_are_those_of_the_account_wherever_it_logs_in(desk: Desk) ->
         [{"name": "x", "href": "?q=a", "colour": "green"}],
     ],
 )
-def test_saved_views_that_make_no_sense_are_refused(desk: Desk, views: Any) -> None:
-    assert desk.call("ada", "PUT", "me/views", {"views": views}).status_code == 400
-    assert desk.call("ada", "GET", "me/views").json() == {"views": None}
+def test_saved_views_that_make_no_sense_are_refused(site: Site, views: Any) -> None:
+    assert site.call("ada", "PUT", "me/views", {"views": views}).status_code == 400
+    assert site.call("ada", "GET", "me/views").json() == {"views": None}
 
 
-def test_saved_views_go_with_their_account(desk: Desk) -> None:
-    desk.call("ada", "PUT", "me/views", {"views": [{"name": "mine", "href": "?q=ada"}]})
-    asyncio.run(desk.auth.accounts.remove("ada"))
-    again = asyncio.run(desk.auth.accounts.add("ada", "user", None))
-    assert asyncio.run(read_views(desk.auth.database, again.id)) is None
+def test_saved_views_go_with_their_account(site: Site) -> None:
+    site.call("ada", "PUT", "me/views", {"views": [{"name": "mine", "href": "?q=ada"}]})
+    asyncio.run(site.auth.accounts.remove("ada"))
+    again = asyncio.run(site.auth.accounts.add("ada", "user", None))
+    assert asyncio.run(read_views(site.auth.database, again.id)) is None

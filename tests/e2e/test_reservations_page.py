@@ -29,7 +29,7 @@ HOUR = 3600
 BERLIN = ZoneInfo("Europe/Berlin")
 
 
-class Desk:
+class Site:
     """A hub that everybody may look at, with one idle host of four GPUs; ada administers it, bob and eve use it."""
 
     def __init__(self, hub: HubProcess) -> None:
@@ -78,30 +78,30 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def one_desk(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Desk]:
-    folder = tmp_path_factory.mktemp("desk")
+def shared_site(tmp_path_factory: pytest.TempPathFactory, chromium: Browser) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("site")
     (folder / "gpudeck.yaml").write_text("read: open\ndemo: never\nlocal: never\n")
     with running_hub(folder) as hub:
-        yield Desk(hub)
+        yield Site(hub)
 
 
 @pytest.fixture
-def desk(one_desk: Desk) -> Desk:
-    """The one desk, with nothing reserved."""
-    one_desk.report()
-    one_desk.clear()
-    return one_desk
+def site(shared_site: Site) -> Site:
+    """The one site, with nothing reserved."""
+    shared_site.report()
+    shared_site.clear()
+    return shared_site
 
 
 @pytest.fixture
-def opened(chromium: Browser, desk: Desk) -> Iterator[Opens]:
-    with opening(chromium, desk) as open_page:
+def opened(chromium: Browser, site: Site) -> Iterator[Opens]:
+    with opening(chromium, site) as open_page:
         yield open_page
 
 
 @contextlib.contextmanager
-def opening(chromium: Browser, desk: Desk) -> Iterator[Opens]:
-    """Opens a page of the desk as somebody. Refusals are no mistakes of a page; scripts that fail and warnings are."""
+def opening(chromium: Browser, site: Site) -> Iterator[Opens]:
+    """Opens a page of the site as somebody. Refusals are no mistakes of a page; scripts that fail and warnings are."""
     pages: list[Page] = []
     mistakes: list[str] = []
 
@@ -111,12 +111,12 @@ def opening(chromium: Browser, desk: Desk) -> Iterator[Opens]:
     def open_page(user: str | None, place: str = "#/reservations", width: int = 1440, **options: Any) -> Page:
         options = {"timezone_id": "Europe/Berlin", "locale": "de-DE"} | options
         context = chromium.new_context(viewport={"width": width, "height": 900}, **options)
-        name, _, value = desk.cookies.get(user or "", "").partition("=")
-        context.add_cookies([{"name": name, "value": value, "url": desk.hub.url}] if name else [])
+        name, _, value = site.cookies.get(user or "", "").partition("=")
+        context.add_cookies([{"name": name, "value": value, "url": site.hub.url}] if name else [])
         page = context.new_page()
         page.on("pageerror", lambda error: mistakes.append(str(error)))
         page.on("console", lambda message: note(message.type, message.text))
-        page.goto(f"{desk.hub.url}/{place}")
+        page.goto(f"{site.hub.url}/{place}")
         pages.append(page)
         return page
 
@@ -185,7 +185,7 @@ def drag_mark(page: Page, mark: Locator, by: float, *, at: float = 0.5) -> None:
     drag(page, (x, y), (x + by, y))
 
 
-def test_drag_over_rows_of_a_host_reserves_them(desk: Desk, opened: Opens) -> None:
+def test_drag_over_rows_of_a_host_reserves_them(site: Site, opened: Opens) -> None:
     today = datetime.now(BERLIN).date()
     page = opened("bob")
     expect(page.get_by_text("Times are in Europe/Berlin")).to_be_visible()
@@ -200,51 +200,51 @@ def test_drag_over_rows_of_a_host_reserves_them(desk: Desk, opened: Opens) -> No
     form.get_by_role("button", name="Reserve", exact=True).click()
     expect(form).to_be_hidden()
     expect(marks(page).filter(has_text="論文 <b>")).to_have_count(2)
-    (made,) = desk.reservations()
+    (made,) = site.reservations()
     assert [gpu["label"] for gpu in made["gpus"]] == ["1", "2"]
     assert made["end"] - made["start"] == 30 * HOUR
     days = {today + timedelta(days=3), datetime.now(BERLIN).date() + timedelta(days=3)}
     assert datetime.fromtimestamp(made["start"], BERLIN).date() in days
 
 
-def test_own_reservation_moves_and_stretches_and_that_of_others_stays(desk: Desk, opened: Opens) -> None:
-    own = desk.book("bob", 0, morning(1), hours=12)
-    other = desk.book("eve", 1, morning(1), hours=12)
+def test_own_reservation_moves_and_stretches_and_that_of_others_stays(site: Site, opened: Opens) -> None:
+    own = site.book("bob", 0, morning(1), hours=12)
+    other = site.book("eve", 1, morning(1), hours=12)
     page = opened("bob")
     mine = marks(page).filter(has_text="bob")
     drag_mark(page, mine, 200)
     expect(mine).to_have_attribute("title", re.compile("bob"))
-    wait_until(lambda: desk.ask("GET", f"reservations/{own['id']}")["version"] == 2, "the changed reservation")
-    moved = desk.ask("GET", f"reservations/{own['id']}")
+    wait_until(lambda: site.ask("GET", f"reservations/{own['id']}")["version"] == 2, "the changed reservation")
+    moved = site.ask("GET", f"reservations/{own['id']}")
     assert moved["end"] - moved["start"] == 12 * HOUR
     assert moved["start"] > own["start"] + 20 * HOUR
     drag_mark(page, mine, 100, at=0.99)
-    wait_until(lambda: desk.ask("GET", f"reservations/{own['id']}")["version"] == 3, "the changed reservation")
-    longer = desk.ask("GET", f"reservations/{own['id']}")
+    wait_until(lambda: site.ask("GET", f"reservations/{own['id']}")["version"] == 3, "the changed reservation")
+    longer = site.ask("GET", f"reservations/{own['id']}")
     assert longer["start"] == moved["start"]
     assert longer["end"] > moved["end"] + 8 * HOUR
     drag_mark(page, marks(page).filter(has_text="eve"), 200)
     expect(page.get_by_role("dialog")).to_have_count(0)
-    assert desk.ask("GET", f"reservations/{other['id']}")["version"] == 1
+    assert site.ask("GET", f"reservations/{other['id']}")["version"] == 1
 
 
-def test_reservation_of_several_gpus_moves_as_one(desk: Desk, opened: Opens) -> None:
+def test_reservation_of_several_gpus_moves_as_one(site: Site, opened: Opens) -> None:
     body = {"gpus": ["GPU-0", "GPU-3"], "start": morning(1), "for": "12h", "note": "pair"}
-    made = desk.ask("POST", "reservations", body)
+    made = site.ask("POST", "reservations", body)
     page = opened("bob")
     expect(marks(page)).to_have_count(2)
     drag_mark(page, marks(page).first, 200)
-    wait_until(lambda: desk.ask("GET", f"reservations/{made['id']}")["version"] == 2, "the changed reservation")
-    moved = desk.ask("GET", f"reservations/{made['id']}")
+    wait_until(lambda: site.ask("GET", f"reservations/{made['id']}")["version"] == 2, "the changed reservation")
+    moved = site.ask("GET", f"reservations/{made['id']}")
     assert moved["start"] > made["start"]
     assert [gpu["label"] for gpu in moved["gpus"]] == ["0", "3"]
 
 
-def test_day_on_which_the_clock_is_changed_is_as_long_as_it_is(desk: Desk, opened: Opens) -> None:
+def test_day_on_which_the_clock_is_changed_is_as_long_as_it_is(site: Site, opened: Opens) -> None:
     days = (datetime(datetime.now(BERLIN).year + later, 3, 31, tzinfo=BERLIN) for later in (0, 1))
     spring = next(day for day in days if day > datetime.now(BERLIN) + timedelta(days=7))
     spring -= timedelta(days=spring.isoweekday() % 7)
-    made = desk.book("ada", 0, (spring + timedelta(hours=1)).timestamp(), hours=4)
+    made = site.book("ada", 0, (spring + timedelta(hours=1)).timestamp(), hours=4)
     page = opened("ada", f"#/reservations?view=day&day={spring:%Y-%m-%d}")
     mark, lane = marks(page).bounding_box(), page.locator(".timeline .lane").first.bounding_box()
     assert mark is not None
@@ -254,8 +254,8 @@ def test_day_on_which_the_clock_is_changed_is_as_long_as_it_is(desk: Desk, opene
     expect(page.locator(f"[data-reservation='{made['id']}']")).to_contain_text("01:00 – 06:00")
 
 
-def test_conflict_names_who_has_it_and_the_next_free_time_is_a_button(desk: Desk, opened: Opens) -> None:
-    taken = desk.book("eve", 2, morning(1), hours=6, note="thesis")
+def test_conflict_names_who_has_it_and_the_next_free_time_is_a_button(site: Site, opened: Opens) -> None:
+    taken = site.book("eve", 2, morning(1), hours=6, note="thesis")
     start, until = taken["start"] + HOUR, taken["start"] + 3 * HOUR
     page = opened("bob", f"#/reservations?new=GPU-2&from={start:.0f}&until={until:.0f}")
     form = page.get_by_role("dialog", name="Reserve GPUs")
@@ -264,26 +264,26 @@ def test_conflict_names_who_has_it_and_the_next_free_time_is_a_button(desk: Desk
     expect(form.get_by_role("alert")).to_contain_text("(thesis)")
     form.get_by_role("button", name="Use this slot").click()
     expect(form).to_be_hidden()
-    (made,) = [one for one in desk.reservations() if one["user"] == "bob"]
+    (made,) = [one for one in site.reservations() if one["user"] == "bob"]
     assert (made["start"], made["end"]) == (taken["end"], taken["end"] + 2 * HOUR)
 
 
-def test_drag_onto_what_others_have_goes_back_and_says_why(desk: Desk, opened: Opens) -> None:
-    desk.book("eve", 0, morning(2), hours=24)
-    own = desk.book("bob", 0, morning(1), hours=12)
+def test_drag_onto_what_others_have_goes_back_and_says_why(site: Site, opened: Opens) -> None:
+    site.book("eve", 0, morning(2), hours=24)
+    own = site.book("bob", 0, morning(1), hours=12)
     page = opened("bob")
     drag_mark(page, marks(page).filter(has_text="bob"), column_of(page, 1 / 7) - column_of(page, 0))
     dialog = page.get_by_role("dialog")
     expect(dialog.get_by_role("alert")).to_contain_text("eve reserved gpu01: 0")
     dialog.get_by_role("button", name="Close").click()
-    assert desk.ask("GET", f"reservations/{own['id']}")["version"] == 1
+    assert site.ask("GET", f"reservations/{own['id']}")["version"] == 1
 
 
-def test_second_of_two_edits_sees_what_the_first_made_of_it(desk: Desk, opened: Opens) -> None:
-    made = desk.book("bob", 0, morning(1), note="first")
+def test_second_of_two_edits_sees_what_the_first_made_of_it(site: Site, opened: Opens) -> None:
+    made = site.book("bob", 0, morning(1), note="first")
     page = opened("bob", f"#/reservations?reservation={made['id']}")
     page.get_by_role("button", name="Edit").click()
-    desk.ask("PATCH", f"reservations/{made['id']}", {"note": "newer", "for": "2h"}, "ada")
+    site.ask("PATCH", f"reservations/{made['id']}", {"note": "newer", "for": "2h"}, "ada")
     form = page.get_by_role("dialog")
     form.get_by_label("Note").fill("mine")
     form.get_by_role("button", name="Save", exact=True).click()
@@ -293,10 +293,10 @@ def test_second_of_two_edits_sees_what_the_first_made_of_it(desk: Desk, opened: 
     form.get_by_label("Note").fill("both")
     form.get_by_role("button", name="Save", exact=True).click()
     expect(form).to_be_hidden()
-    assert desk.ask("GET", f"reservations/{made['id']}")["note"] == "both"
+    assert site.ask("GET", f"reservations/{made['id']}")["note"] == "both"
 
 
-def test_next_slot_is_found_and_reserved(desk: Desk, opened: Opens) -> None:
+def test_next_slot_is_found_and_reserved(site: Site, opened: Opens) -> None:
     page = opened("bob")
     page.get_by_role("button", name="Next free slot").click()
     dialog = page.get_by_role("dialog", name="Next free slot")
@@ -310,11 +310,11 @@ def test_next_slot_is_found_and_reserved(desk: Desk, opened: Opens) -> None:
     expect(dialog).to_contain_text("gpu01: 0, 1")
     dialog.get_by_role("button", name="Reserve").click()
     expect(dialog).to_be_hidden()
-    (made,) = desk.reservations()
+    (made,) = site.reservations()
     assert (len(made["gpus"]), made["end"] - made["start"]) == (2, 3 * HOUR)
 
 
-def test_any_that_fit_are_reserved(desk: Desk, opened: Opens) -> None:
+def test_any_that_fit_are_reserved(site: Site, opened: Opens) -> None:
     page = opened("bob")
     page.get_by_role("button", name="Reserve", exact=True).click()
     form = page.get_by_role("dialog", name="Reserve GPUs")
@@ -326,15 +326,15 @@ def test_any_that_fit_are_reserved(desk: Desk, opened: Opens) -> None:
     form.get_by_label("Duration", exact=True).fill("2h")
     form.get_by_role("button", name="Reserve", exact=True).click()
     expect(form).to_be_hidden()
-    assert [len(one["gpus"]) for one in desk.reservations()] == [3]
+    assert [len(one["gpus"]) for one in site.reservations()] == [3]
 
 
 def test_four_gpus_on_one_host_for_tomorrow_are_those_of_the_preview_and_can_be_undone(
-    desk: Desk, opened: Opens
+    site: Site, opened: Opens
 ) -> None:
     tomorrow = midnight(1)
-    desk.report("zoe")
-    beside = desk.book("eve", 3, morning(2), note="thesis")
+    site.report("zoe")
+    beside = site.book("eve", 3, morning(2), note="thesis")
     page = opened("bob")
     page.get_by_role("button", name="Reserve", exact=True).click()
     form = page.get_by_role("dialog", name="Reserve GPUs")
@@ -348,29 +348,29 @@ def test_four_gpus_on_one_host_for_tomorrow_are_those_of_the_preview_and_can_be_
     expect(preview).to_contain_text("Nothing else is reserved on gpu01 in this time.")
     form.get_by_role("button", name="Reserve", exact=True).click()
     expect(form).to_be_hidden()
-    made = next(one for one in desk.reservations() if one["id"] != beside["id"])
+    made = next(one for one in site.reservations() if one["id"] != beside["id"])
     # Or the day after, if it is past midnight now.
     assert made["start"] in {tomorrow, midnight(1)}
     assert len(made["gpus"]) == 4
     toast = page.get_by_role("status").filter(has_text="Reserved gpu01: 0, 1, 2, 3")
     toast.get_by_role("button", name="Undo").click()
     expect(page.get_by_text(f"Reservation {made['id']} cancelled")).to_be_visible()
-    assert desk.ask("GET", f"reservations/{made['id']}")["state"] == "cancelled"
+    assert site.ask("GET", f"reservations/{made['id']}")["state"] == "cancelled"
     expect(marks(page).filter(has_text="bob")).to_have_count(0)
 
 
-def test_preview_says_what_is_in_the_way_before_anything_is_reserved(desk: Desk, opened: Opens) -> None:
-    beside = desk.book("eve", 3, morning(1), hours=6, note="thesis")
+def test_preview_says_what_is_in_the_way_before_anything_is_reserved(site: Site, opened: Opens) -> None:
+    beside = site.book("eve", 3, morning(1), hours=6, note="thesis")
     page = opened("bob", f"#/reservations?new=GPU-1&from={beside['start']:.0f}&until={beside['end']:.0f}")
     form = page.get_by_role("dialog", name="Reserve GPUs")
     expect(form.get_by_role("region", name="Preview")).to_contain_text("eve reserved gpu01: 3")
     form.get_by_role("checkbox", name="3").check()
     expect(form.get_by_role("status").filter(has_text="is reserved by eve (thesis)")).to_contain_text("Next free slot")
-    assert len(desk.reservations()) == 1
+    assert len(site.reservations()) == 1
 
 
-def test_gpu_in_use_does_not_look_free_on_the_timeline(desk: Desk, opened: Opens) -> None:
-    desk.report("zoe", "mara")
+def test_gpu_in_use_does_not_look_free_on_the_timeline(site: Site, opened: Opens) -> None:
+    site.report("zoe", "mara")
     page = opened("bob")
     expect(page.locator(".timeline .row").filter(has_text="GPU 0").locator(".use")).to_be_visible()
     expect(page.locator(".timeline .label").filter(has_text="GPU 1").locator(".user")).to_have_text("mara")
@@ -378,15 +378,15 @@ def test_gpu_in_use_does_not_look_free_on_the_timeline(desk: Desk, opened: Opens
     expect(page.get_by_role("button", name="gpu01")).to_contain_text("4 GPUs, 2 in use now")
 
 
-def test_release_and_move_are_undone(desk: Desk, opened: Opens) -> None:
-    made = desk.book("bob", 0, morning(1), note="thesis")
+def test_release_and_move_are_undone(site: Site, opened: Opens) -> None:
+    made = site.book("bob", 0, morning(1), note="thesis")
     page = opened("bob", f"#/reservations?reservation={made['id']}")
     card = page.get_by_role("dialog", name=f"Reservation {made['id']}")
     card.get_by_role("button", name="Extend by 1h").click()
     # The page lies under the card: what can be pressed stands in it.
     card.get_by_role("button", name="Undo").click()
     expect(card.get_by_text(f"Reservation {made['id']} is as it was")).to_be_visible()
-    assert desk.ask("GET", f"reservations/{made['id']}")["end"] == made["end"]
+    assert site.ask("GET", f"reservations/{made['id']}")["end"] == made["end"]
     page.reload()
     card.get_by_role("button", name="Delete").click()
     card.get_by_role("button", name="Delete").click()
@@ -394,22 +394,22 @@ def test_release_and_move_are_undone(desk: Desk, opened: Opens) -> None:
     card.get_by_role("button", name="Close").click()
     page.keyboard.press("Control+z")
     expect(page.get_by_text("Reserved again: gpu01: 0")).to_be_visible()
-    (again,) = desk.reservations()
+    (again,) = site.reservations()
     assert (again["start"], again["end"], again["note"], again["user"]) == (made["start"], made["end"], "thesis", "bob")
 
 
-def test_what_is_reserved_elsewhere_appears_at_once(desk: Desk, opened: Opens) -> None:
+def test_what_is_reserved_elsewhere_appears_at_once(site: Site, opened: Opens) -> None:
     page = opened(None)
     expect(page.get_by_text("No reservations in this period")).to_be_visible()
-    made = desk.book("eve", 3, morning(3), note="from a terminal")
+    made = site.book("eve", 3, morning(3), note="from a terminal")
     expect(marks(page).filter(has_text="from a terminal")).to_be_visible()
     expect(page.locator(f"[data-reservation='{made['id']}']")).to_contain_text("eve")
-    desk.ask("DELETE", f"reservations/{made['id']}", user="eve")
+    site.ask("DELETE", f"reservations/{made['id']}", user="eve")
     expect(marks(page)).to_have_count(0)
 
 
-def test_stranger_sees_all_and_is_asked_to_log_in_to_book(desk: Desk, opened: Opens) -> None:
-    made = desk.book("eve", 3, morning(1), note="thesis")
+def test_stranger_sees_all_and_is_asked_to_log_in_to_book(site: Site, opened: Opens) -> None:
+    made = site.book("eve", 3, morning(1), note="thesis")
     page = opened(None)
     marks(page).filter(has_text="thesis").click()
     card = page.get_by_role("dialog", name=f"Reservation {made['id']}")
@@ -427,7 +427,7 @@ def test_stranger_sees_all_and_is_asked_to_log_in_to_book(desk: Desk, opened: Op
     expect(marks(page).filter(has_text="bob")).to_be_visible()
 
 
-def test_what_was_filled_in_is_there_after_a_session_ended(desk: Desk, opened: Opens) -> None:
+def test_what_was_filled_in_is_there_after_a_session_ended(site: Site, opened: Opens) -> None:
     page = opened("bob")
     page.get_by_role("button", name="Reserve", exact=True).click()
     form = page.get_by_role("dialog", name="Reserve GPUs")
@@ -445,26 +445,26 @@ def test_what_was_filled_in_is_there_after_a_session_ended(desk: Desk, opened: O
     expect(form.get_by_label("Note")).to_have_value("keep me")
     form.get_by_role("button", name="Reserve", exact=True).click()
     expect(form).to_be_hidden()
-    assert [one["end"] - one["start"] for one in desk.reservations()] == [2.5 * HOUR]
+    assert [one["end"] - one["start"] for one in site.reservations()] == [2.5 * HOUR]
 
 
-def test_drag_over_what_is_past_says_so(desk: Desk, opened: Opens) -> None:
+def test_drag_over_what_is_past_says_so(site: Site, opened: Opens) -> None:
     page = opened("bob", "#/reservations?view=day&day=2026-01-05")
     drag(page, (column_of(page, 0.5), row_of(page, "GPU 1")), (column_of(page, 0.6), row_of(page, "GPU 1")))
     expect(page.get_by_text("That time is in the past")).to_be_visible()
     expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-def test_card_of_what_is_taken_away_meanwhile_says_what_became_of_it(desk: Desk, opened: Opens) -> None:
-    made = desk.book("bob", 0, morning(1))
+def test_card_of_what_is_taken_away_meanwhile_says_what_became_of_it(site: Site, opened: Opens) -> None:
+    made = site.book("bob", 0, morning(1))
     page = opened("bob", f"#/reservations?reservation={made['id']}")
     card = page.get_by_role("dialog", name=f"Reservation {made['id']}")
     expect(card).to_contain_text("planned")
-    desk.ask("DELETE", f"reservations/{made['id']}", user="ada")
+    site.ask("DELETE", f"reservations/{made['id']}", user="ada")
     expect(card).to_contain_text("cancelled")
 
 
-def test_everything_can_be_done_with_keys(desk: Desk, opened: Opens) -> None:
+def test_everything_can_be_done_with_keys(site: Site, opened: Opens) -> None:
     page = opened("bob", f"#/reservations?new=GPU-1&from={morning(1):.0f}&until={morning(1) + 2 * HOUR:.0f}")
     page.get_by_label("Note").fill("by keys")
     page.keyboard.press("Enter")
@@ -484,8 +484,8 @@ def test_everything_can_be_done_with_keys(desk: Desk, opened: Opens) -> None:
     expect(page.locator(".timeline .label")).to_have_count(1)
 
 
-def test_collapsed_host_counts_what_is_reserved_and_filters_stand_in_the_address(desk: Desk, opened: Opens) -> None:
-    desk.book("eve", 3, morning(1), hours=24, note="thesis")
+def test_collapsed_host_counts_what_is_reserved_and_filters_stand_in_the_address(site: Site, opened: Opens) -> None:
+    site.book("eve", 3, morning(1), hours=24, note="thesis")
     page = opened("bob")
     page.get_by_role("button", name="gpu01").click()
     expect(page.locator(".timeline .count")).to_contain_text("1 of 4")
@@ -499,10 +499,10 @@ def test_collapsed_host_counts_what_is_reserved_and_filters_stand_in_the_address
     expect(page.locator(".timeline .label")).to_have_count(5)
 
 
-def test_hub_that_does_not_answer_is_said_and_asked_again(desk: Desk, opened: Opens) -> None:
+def test_hub_that_does_not_answer_is_said_and_asked_again(site: Site, opened: Opens) -> None:
     page = opened("bob", "#/about")
     page.route("**/api/v1/reservations?*", lambda route: route.abort())
-    page.goto(f"{desk.hub.url}/#/reservations")
+    page.goto(f"{site.hub.url}/#/reservations")
     expect(page.get_by_text("Reservations could not be loaded")).to_be_visible()
     page.unroute("**/api/v1/reservations?*")
     # A change of the fleet makes the page ask again as well: then the button is gone already.
@@ -510,22 +510,22 @@ def test_hub_that_does_not_answer_is_said_and_asked_again(desk: Desk, opened: Op
     expect(page.locator(".timeline .label")).to_have_count(5)
 
 
-def test_pages_of_gpu_host_and_user_say_what_is_reserved(desk: Desk, opened: Opens) -> None:
-    desk.report()
-    made = desk.ask("POST", "reservations", {"gpus": ["GPU-2"], "for": "4h", "note": "thesis"}, "eve")
+def test_pages_of_gpu_host_and_user_say_what_is_reserved(site: Site, opened: Opens) -> None:
+    site.report()
+    made = site.ask("POST", "reservations", {"gpus": ["GPU-2"], "for": "4h", "note": "thesis"}, "eve")
     page = opened("bob", "#/gpu/GPU-2")
     expect(page.get_by_role("link", name=re.compile("Reserved by eve until .*: thesis"))).to_be_visible()
-    page.goto(f"{desk.hub.url}/#/host/gpu01")
+    page.goto(f"{site.hub.url}/#/host/gpu01")
     expect(page.locator(f"[data-reservation='{made['id']}']")).to_contain_text("thesis")
     page.get_by_role("link", name="Reserve host").click()
     expect(page.get_by_role("group", name="GPUs").get_by_role("checkbox", checked=True)).to_have_count(4)
-    page.goto(f"{desk.hub.url}/#/user/eve")
+    page.goto(f"{site.hub.url}/#/user/eve")
     page.locator(f"[data-reservation='{made['id']}'] a").click()
     expect(page.get_by_role("dialog")).to_contain_text("thesis")
 
 
-def test_calendar_address_gets_a_token_of_its_own(desk: Desk, opened: Opens) -> None:
-    desk.book("bob", 0, morning(1), note="in my calendar")
+def test_calendar_address_gets_a_token_of_its_own(site: Site, opened: Opens) -> None:
+    site.book("bob", 0, morning(1), note="in my calendar")
     page = opened("bob")
     page.get_by_role("button", name="Subscribe").click()
     dialog = page.get_by_role("dialog", name="Subscribe")
@@ -537,23 +537,23 @@ def test_calendar_address_gets_a_token_of_its_own(desk: Desk, opened: Opens) -> 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nobody_is_shut_out(desk: Desk, opened: Opens, scheme: str) -> None:
-    made = desk.book("bob", 0, morning(1), hours=24, note="thesis")
-    desk.book("eve", 1, morning(2), hours=24)
+def test_nobody_is_shut_out(site: Site, opened: Opens, scheme: str) -> None:
+    made = site.book("bob", 0, morning(1), hours=24, note="thesis")
+    site.book("eve", 1, morning(2), hours=24)
     page = opened("bob", color_scheme=scheme)
     expect(marks(page)).to_have_count(2)
     assert serious_violations(page) == []
     page.get_by_role("button", name="month").click()
     expect(marks(page).first).to_be_visible()
     assert serious_violations(page) == []
-    page.goto(f"{desk.hub.url}/#/reservations?reservation={made['id']}")
+    page.goto(f"{site.hub.url}/#/reservations?reservation={made['id']}")
     page.get_by_role("button", name="Edit").click()
     expect(page.get_by_role("button", name="Save", exact=True)).to_be_visible()
     assert serious_violations(page) == []
 
 
-def test_page_fits_a_phone(desk: Desk, opened: Opens) -> None:
-    made = desk.book("bob", 0, morning(1), note="thesis")
+def test_page_fits_a_phone(site: Site, opened: Opens) -> None:
+    made = site.book("bob", 0, morning(1), note="thesis")
     page = opened("bob", width=360, color_scheme="dark")
     expect(page.locator(f"[data-reservation='{made['id']}']")).to_be_visible()
     assert not is_wider_than_its_window(page)
@@ -575,9 +575,9 @@ def test_without_an_account_a_name_is_enough_where_the_hub_allows_it(tmp_path: P
         "read: open\ndemo: never\nlocal: never\nreservations: {without_account: true}\n"
     )
     with running_hub(tmp_path) as hub:
-        desk = Desk(hub)
-        made = desk.book("eve", 3, time.time() + HOUR, note="thesis")
-        with opening(chromium, desk) as opened:
+        site = Site(hub)
+        made = site.book("eve", 3, time.time() + HOUR, note="thesis")
+        with opening(chromium, site) as opened:
             page = opened(None)
             page.get_by_role("button", name="Reserve", exact=True).click()
             form = page.get_by_role("dialog", name="Reserve GPUs")
@@ -613,7 +613,7 @@ def test_without_an_account_a_name_is_enough_where_the_hub_allows_it(tmp_path: P
             card = phone.get_by_role("dialog", name=f"Reservation {made['id'] + 1}")
             card.get_by_role("button", name="Release").click()
             card.get_by_role("button", name="Release").click()
-            wait_until(lambda: [one["id"] for one in desk.reservations()] == [made["id"]], "what was released")
+            wait_until(lambda: [one["id"] for one in site.reservations()] == [made["id"]], "what was released")
             card.get_by_role("button", name="Close").click()
 
             phone.get_by_role("button", name="Next free slot").click()
@@ -623,4 +623,4 @@ def test_without_an_account_a_name_is_enough_where_the_hub_allows_it(tmp_path: P
             expect(finder).to_contain_text("Enter your name")
             finder.get_by_label("Your name").fill("carol")
             finder.get_by_role("button", name="Reserve").click()
-            wait_until(lambda: "carol" in {one["user"] for one in desk.reservations()}, "carol's reservation")
+            wait_until(lambda: "carol" in {one["user"] for one in site.reservations()}, "carol's reservation")

@@ -223,7 +223,7 @@ def _find(managed: ManagedHosts, name: str) -> Target | None:
 
 def _make_own_auth(settings: AuthSettings) -> Auth:
     """In a folder that is removed once nobody can use it any more."""
-    folder = tempfile.mkdtemp(prefix="gpudeck-door-")
+    folder = tempfile.mkdtemp(prefix="gpudeck-api-")
     auth = make_auth(Path(folder), settings)
     weakref.finalize(auth, shutil.rmtree, folder, ignore_errors=True)
     return auth

@@ -33,7 +33,7 @@ NOW = 1_790_000_000.0
 HOUR = 3600.0
 
 
-class House:
+class Site:
     """A hub with one host of one GPU. Its clock stands still but for `watch`."""
 
     def __init__(self, folder: Path, *, demo: int | None = None) -> None:
@@ -93,51 +93,51 @@ async def threads_are_gone() -> None:
 
 def test_reservation_is_shown_at_once_and_no_longer_than_it_counts(tmp_path: Path) -> None:
     async def play() -> None:
-        house = House(tmp_path)
-        await house.reservations.open()
-        made = await house.reserve()
-        assert house.gpu["availability"] == "reserved"
-        assert (house.gpu["reservation"]["id"], house.gpu["reservation"]["until"]) == (made.id, NOW + 4 * HOUR)
-        house.clock.advance(4 * HOUR)
-        house.reservations.reconcile()
-        assert (house.gpu["availability"], house.gpu["reservation"]) == ("free", None)
+        site = Site(tmp_path)
+        await site.reservations.open()
+        made = await site.reserve()
+        assert site.gpu["availability"] == "reserved"
+        assert (site.gpu["reservation"]["id"], site.gpu["reservation"]["until"]) == (made.id, NOW + 4 * HOUR)
+        site.clock.advance(4 * HOUR)
+        site.reservations.reconcile()
+        assert (site.gpu["availability"], site.gpu["reservation"]) == ("free", None)
 
     asyncio.run(play())
 
 
 def test_stream_says_that_a_reservation_of_next_week_was_made_and_given_back(tmp_path: Path) -> None:
     async def play() -> None:
-        house = House(tmp_path)
-        await house.reservations.open()
+        site = Site(tmp_path)
+        await site.reservations.open()
         draft = ReservationDraft(wanted=ReservationRequest(gpus=("GPU-0",)), start=NOW + 7 * 24 * HOUR, length=HOUR)
-        made = await house.reservations.calendar.reserve(draft, Requester("ada"), observe(house.hub.fleet))
-        assert b'"reservations":1' in house.hub.stream.tick().plain
-        assert b'"reservations"' not in house.hub.stream.tick().plain
-        await house.reservations.calendar.release(made.id, Requester("ada"))
-        assert b'"reservations":2' in house.hub.stream.tick().plain
+        made = await site.reservations.calendar.reserve(draft, Requester("ada"), observe(site.hub.fleet))
+        assert b'"reservations":1' in site.hub.stream.tick().plain
+        assert b'"reservations"' not in site.hub.stream.tick().plain
+        await site.reservations.calendar.release(made.id, Requester("ada"))
+        assert b'"reservations":2' in site.hub.stream.tick().plain
 
     asyncio.run(play())
 
 
 def test_stranger_on_a_reserved_gpu_is_told_of(tmp_path: Path) -> None:
     async def play() -> None:
-        house = House(tmp_path)
-        await house.reserve()
-        await house.watch(3, lambda: make_busy_gpu(user="bob"))
-        assert house.gpu["reservation_conflict"] == "bob is on it, though it is reserved by ada"
-        assert house.kinds() == ["reservation_conflict"]
-        await house.watch(1, make_gpu)
-        assert house.gpu["reservation_conflict"] is None
+        site = Site(tmp_path)
+        await site.reserve()
+        await site.watch(3, lambda: make_busy_gpu(user="bob"))
+        assert site.gpu["reservation_conflict"] == "bob is on it, though it is reserved by ada"
+        assert site.kinds() == ["reservation_conflict"]
+        await site.watch(1, make_gpu)
+        assert site.gpu["reservation_conflict"] is None
 
     asyncio.run(play())
 
 
 def test_owner_who_came_keeps_the_reservation_also_after_a_restart(tmp_path: Path) -> None:
     async def play() -> None:
-        house = House(tmp_path)
-        made = await house.reserve()
-        await house.watch(1, lambda: make_busy_gpu(user="ada"))
-        again = House(tmp_path)
+        site = Site(tmp_path)
+        made = await site.reserve()
+        await site.watch(1, lambda: make_busy_gpu(user="ada"))
+        again = Site(tmp_path)
         again.clock.advance(120)
         await again.reservations.open()
         await again.watch(90, make_gpu)
@@ -150,15 +150,15 @@ def test_owner_who_came_keeps_the_reservation_also_after_a_restart(tmp_path: Pat
 
 def test_nobody_came_is_warned_of_released_and_written_down(tmp_path: Path) -> None:
     async def play() -> None:
-        house = House(tmp_path)
-        made = await house.reserve()
-        await house.watch(62, make_gpu)
-        assert house.kinds() == ["reservation_unused", "reservation_released"]
-        assert house.told[1].title == "ada's reservation of GPU 0 of gpu01 was released: nobody used it"
-        assert house.gpu["availability"] == "free"
-        released = await house.reservations.calendar.find(made.id)
+        site = Site(tmp_path)
+        made = await site.reserve()
+        await site.watch(62, make_gpu)
+        assert site.kinds() == ["reservation_unused", "reservation_released"]
+        assert site.told[1].title == "ada's reservation of GPU 0 of gpu01 was released: nobody used it"
+        assert site.gpu["availability"] == "free"
+        released = await site.reservations.calendar.find(made.id)
         assert released.release_reason == "nobody used it"
-        (entry,) = await house.auth.audit.list()
+        (entry,) = await site.auth.audit.list()
         assert (entry.who, entry.action, entry.subject) == ("the hub", "release reservation", "reservation 1")
 
     asyncio.run(play())
@@ -168,8 +168,8 @@ def test_start_without_the_database_takes_reservations_of_the_last_day_and_calls
     tmp_path: Path,
 ) -> None:
     async def restart(later: float) -> tuple[str, str | None]:
-        house = House(tmp_path)
-        house.clock.advance(later)
+        site = Site(tmp_path)
+        site.clock.advance(later)
 
         async def fail(*_: object) -> None:
             raise Temporary("the database does not answer.")
@@ -177,15 +177,15 @@ def test_start_without_the_database_takes_reservations_of_the_last_day_and_calls
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(ReservationStore, "search", fail)
             with pytest.raises(Temporary):
-                await house.reservations.open()
-        house.report(make_gpu())
-        return house.gpu["availability"], house.gpu["availability_reason"]
+                await site.reservations.open()
+        site.report(make_gpu())
+        return site.gpu["availability"], site.gpu["availability_reason"]
 
     async def play() -> None:
         assert await restart(0) == ("unknown", "whether it is reserved is not known")
-        house = House(tmp_path)
-        await house.reserve()
-        await house.reservations.ask_database()
+        site = Site(tmp_path)
+        await site.reserve()
+        await site.reservations.ask_database()
         assert await restart(60) == ("reserved", None)
         assert await restart(18_000) == ("free", None)
         assert (await restart(90_000))[0] == "unknown"
@@ -197,21 +197,21 @@ def test_database_that_is_away_costs_no_reservation_that_is_known(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def play() -> None:
-        house = House(tmp_path)
-        await house.reservations.open()
-        await house.reserve()
+        site = Site(tmp_path)
+        await site.reservations.open()
+        await site.reserve()
         (tmp_path / "gpudeck.db").rename(tmp_path / "away.db")
         (tmp_path / "gpudeck.db").mkdir()
-        house.clock.advance(1200)
-        house.report(make_gpu())
+        site.clock.advance(1200)
+        site.report(make_gpu())
         monkeypatch.setattr("gpudeck.reservations.service.RETRY_SECONDS", 0.0)
-        house.reservations.on_second()
-        work = house.reservations.task
+        site.reservations.on_second()
+        work = site.reservations.task
         assert work is not None
         await work
-        (problem,) = house.hub.fleet.problems
+        (problem,) = site.hub.fleet.problems
         assert problem.startswith("reservations are those of before")
-        assert house.gpu["availability"] == "reserved"
+        assert site.gpu["availability"] == "reserved"
         await threads_are_gone()
 
     asyncio.run(play())
@@ -234,18 +234,18 @@ def make_foreign(start: float, end: float) -> Reservation:
 
 def test_a_reservation_of_a_scheduler_is_listed_and_shown_and_is_nobodys_to_change(tmp_path: Path) -> None:
     async def play() -> None:
-        house = House(tmp_path)
-        await house.reservations.open()
+        site = Site(tmp_path)
+        await site.reservations.open()
         foreign = make_foreign(NOW + HOUR, NOW + 2 * HOUR)
-        house.of_schedulers = [foreign]
-        house.reservations.reconcile()
-        calendar = house.reservations.calendar
+        site.of_schedulers = [foreign]
+        site.reservations.reconcile()
+        calendar = site.reservations.calendar
         assert await calendar.search(ReservationQuery(start=NOW, user="bob")) == [foreign]
         assert await calendar.search(ReservationQuery(start=NOW, user="eve")) == []
         assert await calendar.find(foreign.id) == foreign
         for refused in (
             calendar.release(foreign.id, Requester("root", is_admin=True)),
-            calendar.change(foreign.id, Change(note="mine"), Requester("ada"), observe(house.hub.fleet)),
+            calendar.change(foreign.id, Change(note="mine"), Requester("ada"), observe(site.hub.fleet)),
         ):
             with pytest.raises(
                 ReservationRefused, match=r"reservation paper of slurm .* cannot be changed here"
@@ -254,22 +254,22 @@ def test_a_reservation_of_a_scheduler_is_listed_and_shown_and_is_nobodys_to_chan
             assert found.value.code == "read_only"
         # It is respected before it begins, even by its users: they get the GPU from the scheduler.
         with pytest.raises(Conflict, match=r"reserved by ada, bob .*: reservation paper of slurm") as conflict:
-            await house.reserve("ada")
+            await site.reserve("ada")
         assert conflict.value.next_free is not None
         assert conflict.value.next_free.start == foreign.end
         with pytest.raises(Conflict):
             await calendar.claim(foreign.gpus, "ada", 2 * HOUR)
-        assert house.gpu["availability"] == "free"
-        house.clock.advance(HOUR)
-        house.reservations.reconcile()
-        assert house.gpu["availability"] == "reserved"
-        assert (house.gpu["reservation"]["user"], house.gpu["reservation"]["scheduler"]) == ("ada, bob", "slurm")
-        (host,) = house.hub.fleet.hosts.values()
+        assert site.gpu["availability"] == "free"
+        site.clock.advance(HOUR)
+        site.reservations.reconcile()
+        assert site.gpu["availability"] == "reserved"
+        assert (site.gpu["reservation"]["user"], site.gpu["reservation"]["scheduler"]) == ("ada, bob", "slurm")
+        (host,) = site.hub.fleet.hosts.values()
         (candidate,) = candidates([host.view()])
         assert not is_usable(candidate, {"ada"})
-        house.clock.advance(HOUR)
-        house.reservations.reconcile()
-        assert house.gpu["availability"] == "free"
-        assert house.kinds() == []
+        site.clock.advance(HOUR)
+        site.reservations.reconcile()
+        assert site.gpu["availability"] == "free"
+        assert site.kinds() == []
 
     asyncio.run(play())

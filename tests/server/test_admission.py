@@ -69,58 +69,58 @@ class Guarded:
 
 
 @pytest.fixture
-def door() -> Guarded:
+def guarded() -> Guarded:
     return Guarded()
 
 
-def test_an_address_that_asks_too_often_waits_and_others_are_served(door: Guarded) -> None:
-    assert [door.get() for _ in range(5)] == [200, 200, 200, 429, 429]
-    assert door.get("192.0.2.2") == 200
-    assert door.app.hits == {"requests": 2}
-    door.clock.advance(1.0)
-    assert [door.get(), door.get()] == [200, 429]
+def test_an_address_that_asks_too_often_waits_and_others_are_served(guarded: Guarded) -> None:
+    assert [guarded.get() for _ in range(5)] == [200, 200, 200, 429, 429]
+    assert guarded.get("192.0.2.2") == 200
+    assert guarded.app.hits == {"requests": 2}
+    guarded.clock.advance(1.0)
+    assert [guarded.get(), guarded.get()] == [200, 429]
 
 
 def test_a_refusal_says_when_to_come_back_in_the_one_shape_of_errors() -> None:
-    door = Guarded(LimitsSettings(requests_per_second=0.1, requests_burst=1))
-    door.get()
-    answer = door.call("GET", "/api/v1/fleet")
+    guarded = Guarded(LimitsSettings(requests_per_second=0.1, requests_burst=1))
+    guarded.get()
+    answer = guarded.call("GET", "/api/v1/fleet")
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "10")
     assert msgspec.json.decode(answer.content, type=ErrorBody).error.code == "too_many"
-    door.clock.advance(10.0)
-    assert door.get() == 200
+    guarded.clock.advance(10.0)
+    assert guarded.get() == 200
 
 
-def test_a_good_token_is_heard_while_others_at_its_address_flood(door: Guarded) -> None:
-    assert door.report() == 202
-    assert [door.get() for _ in range(3)] == [200, 200, 429]
-    assert [door.report() for _ in range(5)] == [202, 202, 202, 202, 429]
-    assert door.app.hits == {"requests": 1, "reports": 1}
-    assert door.report("192.0.2.2") == 202
+def test_a_good_token_is_heard_while_others_at_its_address_flood(guarded: Guarded) -> None:
+    assert guarded.report() == 202
+    assert [guarded.get() for _ in range(3)] == [200, 200, 429]
+    assert [guarded.report() for _ in range(5)] == [202, 202, 202, 202, 429]
+    assert guarded.app.hits == {"requests": 1, "reports": 1}
+    assert guarded.report("192.0.2.2") == 202
 
 
-def test_guessing_tokens_counts_however_many_are_guessed(door: Guarded) -> None:
+def test_guessing_tokens_counts_however_many_are_guessed(guarded: Guarded) -> None:
     guesses = [BAD | {"Authorization": f"Bearer guess-{number}"} for number in range(5)]
-    assert [door.report(headers=guess) for guess in guesses] == [401, 401, 401, 429, 429]
+    assert [guarded.report(headers=guess) for guess in guesses] == [401, 401, 401, 429, 429]
 
 
-def test_logging_in_has_a_measure_of_its_own(door: Guarded) -> None:
-    answers = [door.call("POST", "/api/v1/login", json={}).status_code for _ in range(4)]
+def test_logging_in_has_a_measure_of_its_own(guarded: Guarded) -> None:
+    answers = [guarded.call("POST", "/api/v1/login", json={}).status_code for _ in range(4)]
     assert answers[2:] == [429, 429]
     assert 429 not in answers[:2]
-    assert door.get() == 200
+    assert guarded.get() == 200
 
 
-def test_a_prefix_does_not_open_another_door(door: Guarded) -> None:
-    answers = [door.call("POST", "/gpus/api/v1/login", json={}).status_code for _ in range(3)]
+def test_a_prefix_does_not_open_another_limit(guarded: Guarded) -> None:
+    answers = [guarded.call("POST", "/gpus/api/v1/login", json={}).status_code for _ in range(3)]
     assert answers[2] == 429
 
 
 @pytest.mark.parametrize("path", ["/api/v1/login/", "//api/v1/login", "/api/v1//login", "/gpus/api//v1/login//"])
-def test_slashes_that_are_too_many_do_not_open_another_door(door: Guarded, path: str) -> None:
-    answers = [door.call("POST", f"http://hub{path}", json={}).status_code for _ in range(3)]
+def test_slashes_that_are_too_many_do_not_open_another_limit(guarded: Guarded, path: str) -> None:
+    answers = [guarded.call("POST", f"http://hub{path}", json={}).status_code for _ in range(3)]
     assert answers[2] == 429
-    assert door.app.hits == {"logins": 1}
+    assert guarded.app.hits == {"logins": 1}
 
 
 class Streaming:
@@ -171,31 +171,36 @@ def test_streams_are_counted_while_they_are_open() -> None:
 
 
 def test_addresses_without_limits_are_never_told_to_wait() -> None:
-    door = Guarded(msgspec.structs.replace(FEW, unlimited=["192.0.2.0/28"]))
-    assert [door.get() for _ in range(10)] == [200] * 10
-    assert [door.get("192.0.2.99") for _ in range(4)] == [200, 200, 200, 429]
+    guarded = Guarded(msgspec.structs.replace(FEW, unlimited=["192.0.2.0/28"]))
+    assert [guarded.get() for _ in range(10)] == [200] * 10
+    assert [guarded.get("192.0.2.99") for _ in range(4)] == [200, 200, 200, 429]
 
 
-def test_neighbours_in_ipv6_count_as_one(door: Guarded) -> None:
-    assert [door.get(f"2001:db8::{number:x}") for number in range(4)] == [200, 200, 200, 429]
-    assert door.get("2001:db8:0:1::1") == 200
+def test_neighbours_in_ipv6_count_as_one(guarded: Guarded) -> None:
+    assert [guarded.get(f"2001:db8::{number:x}") for number in range(4)] == [200, 200, 200, 429]
+    assert guarded.get("2001:db8:0:1::1") == 200
 
 
-def test_an_ipv4_caller_of_a_socket_for_both_is_the_same_caller(door: Guarded) -> None:
-    assert [door.get("192.0.2.1"), door.get("::ffff:192.0.2.1"), door.get(), door.get()] == [200, 200, 200, 429]
+def test_an_ipv4_caller_of_a_socket_for_both_is_the_same_caller(guarded: Guarded) -> None:
+    assert [guarded.get("192.0.2.1"), guarded.get("::ffff:192.0.2.1"), guarded.get(), guarded.get()] == [
+        200,
+        200,
+        200,
+        429,
+    ]
 
 
-def test_what_a_stranger_says_about_its_address_does_not_count(door: Guarded) -> None:
-    answers = [door.get(**{"X-Forwarded-For": f"203.0.113.{number}"}) for number in range(4)]
+def test_an_address_that_an_anonymous_caller_claims_does_not_count(guarded: Guarded) -> None:
+    answers = [guarded.get(**{"X-Forwarded-For": f"203.0.113.{number}"}) for number in range(4)]
     assert answers == [200, 200, 200, 429]
 
 
 def test_behind_a_trusted_proxy_each_caller_counts_alone() -> None:
-    door = Guarded(proxies=["192.0.2.1"])
-    assert [door.get(**{"X-Forwarded-For": "203.0.113.7"}) for _ in range(4)] == [200, 200, 200, 429]
-    assert door.get(**{"X-Forwarded-For": "203.0.113.8"}) == 200
+    guarded = Guarded(proxies=["192.0.2.1"])
+    assert [guarded.get(**{"X-Forwarded-For": "203.0.113.7"}) for _ in range(4)] == [200, 200, 200, 429]
+    assert guarded.get(**{"X-Forwarded-For": "203.0.113.8"}) == 200
     # Whoever writes the header himself is still the one whom the proxy has heard.
-    assert door.get(**{"X-Forwarded-For": "198.51.100.1, 203.0.113.7"}) == 429
+    assert guarded.get(**{"X-Forwarded-For": "198.51.100.1, 203.0.113.7"}) == 429
 
 
 @pytest.mark.parametrize(
@@ -258,29 +263,29 @@ def test_memory_for_callers_is_bounded_and_recent_ones_are_remembered() -> None:
 
 
 def test_reports_that_have_to_be_unpacked_to_be_refused_cost_more() -> None:
-    door = Guarded(msgspec.structs.replace(FEW, requests_burst=30, reports_burst=60))
+    guarded = Guarded(msgspec.structs.replace(FEW, requests_burst=30, reports_burst=60))
     bomb = zstandard.ZstdCompressor().compress(bytes(MAX_DECODED_BYTES + 1))
 
     def send_bomb() -> int:
-        return door.call("POST", "/api/v1/reports", content=bomb, headers=GOOD).status_code
+        return guarded.call("POST", "/api/v1/reports", content=bomb, headers=GOOD).status_code
 
     assert [send_bomb() for _ in range(3)] == [413, 413, 429]
-    door.clock.advance(60)
-    assert door.report() == 202
+    guarded.clock.advance(60)
+    assert guarded.report() == 202
     assert [send_bomb() for _ in range(4)] == [413, 413, 413, 429]
-    assert door.report() == 429
+    assert guarded.report() == 429
 
 
 def test_large_answers_cost_more() -> None:
-    door = Guarded(msgspec.structs.replace(FEW, requests_burst=10))
+    guarded = Guarded(msgspec.structs.replace(FEW, requests_burst=10))
     for number in range(40):
         gpus = [make_gpu(index, uuid=f"{number}-{index}") for index in range(8)]
         envelope = make_envelope(f"gpu{number:03}", 1, gpus, host_id=str(number))
-        door.hub.fleet.apply(envelope, via="push", now=door.hub.started_at)
-    size = len(door.call("GET", "/api/v1/fleet", "192.0.2.9", headers={"Accept-Encoding": "identity"}).content)
+        guarded.hub.fleet.apply(envelope, via="push", now=guarded.hub.started_at)
+    size = len(guarded.call("GET", "/api/v1/fleet", "192.0.2.9", headers={"Accept-Encoding": "identity"}).content)
     assert size > BYTES_A_REQUEST
     headers = {"Accept-Encoding": "identity"}
-    answers = [door.call("GET", "/api/v1/fleet", headers=headers).status_code for _ in range(10)]
+    answers = [guarded.call("GET", "/api/v1/fleet", headers=headers).status_code for _ in range(10)]
     assert 1 <= answers.count(200) <= 10 // (1 + size / BYTES_A_REQUEST) + 1
     assert answers[-1] == 429
 
@@ -329,18 +334,18 @@ def test_answers_that_take_long_cost_more_and_no_more_than_so_much() -> None:
 
 
 @pytest.mark.parametrize("says_its_size", [True, False])
-def test_a_report_that_unpacks_into_half_a_gigabyte_takes_no_memory(door: Guarded, says_its_size: bool) -> None:
+def test_a_report_that_unpacks_into_half_a_gigabyte_takes_no_memory(guarded: Guarded, says_its_size: bool) -> None:
     packer = zstandard.ZstdCompressor(level=3, write_content_size=says_its_size)
     bomb = packer.compress(bytes(64 * MAX_DECODED_BYTES))
     tracemalloc.start()
     try:
-        answer = door.call("POST", "/api/v1/reports", content=bomb, headers=GOOD)
+        answer = guarded.call("POST", "/api/v1/reports", content=bomb, headers=GOOD)
         highest = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert answer.status_code in {400, 413}
     assert highest < 3 * MAX_DECODED_BYTES
-    assert door.hub.fleet.hosts == {}
+    assert guarded.hub.fleet.hosts == {}
 
 
 def test_a_network_that_is_none_is_a_mistake_of_the_configuration() -> None:
@@ -407,13 +412,13 @@ def test_what_an_address_has_had_decides_when_it_comes_in() -> None:
 
 @pytest.mark.parametrize("prefix", ["", "/gpus"])
 def test_files_of_the_page_cost_a_part_of_a_request(prefix: str) -> None:
-    door = Guarded(LimitsSettings(requests_per_second=0.01, requests_burst=10), prefix=prefix)
-    statuses = [door.get(path=f"{prefix}/assets/none.js") for _ in range(9 * FILES_A_REQUEST - 1)]
+    guarded = Guarded(LimitsSettings(requests_per_second=0.01, requests_burst=10), prefix=prefix)
+    statuses = [guarded.get(path=f"{prefix}/assets/none.js") for _ in range(9 * FILES_A_REQUEST - 1)]
     assert 429 not in statuses
-    assert [door.get(path=path) for path in ("/api/v1/fleet", "/assets/none.js")] == [200, 429]
+    assert [guarded.get(path=path) for path in ("/api/v1/fleet", "/assets/none.js")] == [200, 429]
 
 
-def test_nobody_waits_at_the_door_for_ever_behind_others_who_are_always_new() -> None:
+def test_new_addresses_do_not_starve_a_waiting_one() -> None:
     clock, order = FakeClock(), list[str]()
 
     async def note(scope: Any, receive: Any, send: Any) -> None:
@@ -478,10 +483,10 @@ def test_question_about_the_past_is_charged_for_its_work_and_not_for_its_place_i
 
 
 def test_however_many_ask_for_long_lists_one_turn_makes_a_part_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    door = Guarded(LimitsSettings())
+    guarded = Guarded(LimitsSettings())
     for number in range(3 * GPUS_AT_ONCE):
         envelope = make_envelope(f"gpu{number:03}", 1, [make_gpu(0, uuid=f"{number}")], host_id=str(number))
-        door.hub.fleet.apply(envelope, via="push", now=door.hub.started_at)
+        guarded.hub.fleet.apply(envelope, via="push", now=guarded.hub.started_at)
     turn, made = 0, Counter[int]()
     see = Visibility.gpu
 
@@ -496,7 +501,7 @@ def test_however_many_ask_for_long_lists_one_turn_makes_a_part_of_one(monkeypatc
             await asyncio.sleep(0)
 
     async def crowd() -> None:
-        transport = httpx.ASGITransport(door.app, client=("192.0.2.1", 4711))  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(guarded.app, client=("192.0.2.1", 4711))  # type: ignore[arg-type]
         counting = asyncio.create_task(count_turns())
         async with httpx.AsyncClient(transport=transport, base_url="http://hub") as client:
             await asyncio.gather(*(client.get("/api/v1/gpus") for _ in range(5)))

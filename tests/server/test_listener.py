@@ -1,4 +1,4 @@
-"""Who is turned away hears of it later, and a crowd at the door keeps nobody else waiting."""
+"""Connections that are refused get their answer late, and waiting ones delay nobody else."""
 
 import asyncio
 import contextlib
@@ -76,7 +76,7 @@ def listening(kind: type[socket.socket] = socket.socket) -> Iterator[socket.sock
         yield opened
 
 
-async def let_in(door_socket: socket.socket, number: int, now: Callable[[], float] = time.monotonic) -> Counter[int]:
+async def accept_all(listening: socket.socket, number: int, now: Callable[[], float] = time.monotonic) -> Counter[int]:
     """How many were let in by each turn of the loop, when so many wait at once."""
     loop, turn, counted = asyncio.get_running_loop(), 0, Counter[int]()
     everybody = asyncio.Event()
@@ -93,11 +93,11 @@ async def let_in(door_socket: socket.socket, number: int, now: Callable[[], floa
         if counted.total() == number:
             everybody.set()
 
-    port = door_socket.getsockname()[1]
+    port = listening.getsockname()[1]
     with contextlib.ExitStack() as opened:
         for _ in range(number):
             opened.enter_context(connect(port))
-        app = ConnectionListener(door_socket, ConnectionLimiter(), welcome, now=now)
+        app = ConnectionListener(listening, ConnectionLimiter(), welcome, now=now)
         app.open(256)
         loop.call_soon(count_turn)
         async with asyncio.timeout(20):
@@ -110,16 +110,16 @@ async def let_in(door_socket: socket.socket, number: int, now: Callable[[], floa
 def test_connections_are_begun_a_few_at_a_time_and_more_after_a_long_turn(milliseconds: int, admitted: int) -> None:
     clock = itertools.count(0.0, milliseconds / 1000 + 1e-6)
     with listening() as opened:
-        counted = uvloop.run(let_in(opened, 50, clock.__next__))
+        counted = uvloop.run(accept_all(opened, 50, clock.__next__))
     assert (max(counted.values()), counted.total()) == (admitted, 50)
 
 
-def test_where_descriptors_are_used_up_the_door_opens_again() -> None:
+def test_connections_are_accepted_again_after_all_descriptors_were_used() -> None:
     with listening(Exhausted) as opened:
-        assert uvloop.run(let_in(opened, 3)).total() == 3
+        assert uvloop.run(accept_all(opened, 3)).total() == 3
 
 
-def test_a_door_that_is_closed_leaves_nobody_waiting() -> None:
+def test_closing_the_listener_answers_every_waiting_connection() -> None:
     async def close_in_the_middle(opened: socket.socket, limiter: ConnectionLimiter) -> bool:
         arrived = asyncio.Event()
 
