@@ -42,7 +42,6 @@ LIBRARIES = {
     "auth/ldap.py: self._connection.user",
     "server/tls.py: self.context.sni_callback",
     "cli/top.py: logging.getLogger('gpudeck').propagate",
-    "database/sqlite.py: connection._thread.daemon",
 }
 """The libraries have no other way."""
 

@@ -8,6 +8,7 @@ import sqlite3
 import time
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import aiosqlite
@@ -99,8 +100,7 @@ def make_engine(
 async def _connect(file: Path, waits: float) -> aiosqlite.Connection:
     """Each connection has a thread of its own. A caller that is cancelled meanwhile waits until it is closed again:
     else the thread would return it to an event loop that may be gone."""
-    connection = aiosqlite.connect(file, timeout=waits)
-    connection._thread.daemon = True  # as SQLAlchemy makes it: a process ends without waiting for it
+    connection = _make_connection(file, waits)
     opening = asyncio.ensure_future(_open(connection))
     try:
         return await asyncio.shield(opening)
@@ -109,6 +109,15 @@ async def _connect(file: Path, waits: float) -> aiosqlite.Connection:
         if opening.exception() is None:
             await connection.close()
         raise
+
+
+def _make_connection(file: Path, waits: float) -> aiosqlite.Connection:
+    """A process ends without waiting for its thread: a thread that is made in a daemon is one, too."""
+    made: list[aiosqlite.Connection] = []
+    maker = Thread(target=lambda: made.append(aiosqlite.connect(file, timeout=waits)), daemon=True)
+    maker.start()
+    maker.join()
+    return made[0]
 
 
 async def _open(connection: aiosqlite.Connection) -> aiosqlite.Connection:
