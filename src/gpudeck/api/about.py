@@ -30,7 +30,7 @@ from gpudeck.model.view import DatabaseState, Totals
 _REFUSED = "refused_"
 _KEPT_SECONDS = 30.0
 """How long an answer of the history stands: measuring a large one takes a while."""
-_STUCK_SECONDS: Final = 10.0
+_UNPUBLISHED_SECONDS: Final = 10.0
 _IN_MEMORY: Final = (
     "Live data, reports, the history, alerts and their messages go on. Events and the state of alerts are kept in "
     "memory meanwhile, and are lost if the hub stops before it answers. "
@@ -260,7 +260,7 @@ def read_readiness(request: HubRequest, hub: TheHub, policy: ThePolicy, auth: Th
     problems are for those who may look."""
     may_look = policy.is_readable or caller_of(request).is_at_least("viewer")
     age = hub.stream.tick_age()
-    is_published, is_late = age < _STUCK_SECONDS, hub.ingest.refusal is not None
+    is_published, is_late = age < _UNPUBLISHED_SECONDS, hub.ingest.refusal is not None
     checks = [one if may_look else Check(one.name, one.status, one.since) for one in _check_parts(hub, auth)]
     is_whole = all(one.status == "ok" for one in checks)
     body = Readiness(

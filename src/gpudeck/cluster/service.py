@@ -37,7 +37,7 @@ _ALONE_SECONDS: Final = 15.0
 _RETURN_SECONDS: Final = 15.0
 """After the bus was away, agents have so long to find a hub before their hosts are down."""
 _ASLEEP_SECONDS: Final = 1.5
-_STUCK_SECONDS: Final = 60.0
+_CATCH_UP_SECONDS: Final = 60.0
 """After so long without its own messages a hub takes reports all the same."""
 _KEEP_SECONDS: Final = 10.0
 _RESUBSCRIBE_SECONDS: Final = 10.0
@@ -111,10 +111,10 @@ class ClusterService(Service):
         """A hub that reads what it missed would date reports wrongly that others have taken long ago. One that alone is
         cut off from the bus would keep reports from the others, which would call those hosts down."""
         is_starting = not self._has_been_current and time.monotonic() - self._started < _ALONE_SECONDS
-        is_stuck = self._lost_at is not None and time.monotonic() - self._lost_at > _STUCK_SECONDS
+        is_overdue = self._lost_at is not None and time.monotonic() - self._lost_at > _CATCH_UP_SECONDS
         if not self._is_current and self._is_another_current:
             return "this hub is cut off from its cluster, and another hub is not"
-        if self._is_current or ((self.bus.problem is not None or is_stuck) and not is_starting):
+        if self._is_current or ((self.bus.problem is not None or is_overdue) and not is_starting):
             return None
         return "this hub is catching up with the other hubs of its cluster"
 
