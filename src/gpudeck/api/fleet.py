@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, TheHub, answer_in_parts, answer_json, answer_json_parts, documented
-from gpudeck.api.history import TheHistory, cache_past
+from gpudeck.api.history import TheHistory, keep_past
 from gpudeck.api.parameters import TIME, TIME_SCHEMA, HostName, Limit, Offset, OnlyName, page_of, read_time
 from gpudeck.api.past import encode_past, read_context, read_metrics
 from gpudeck.api.services import TheServices
@@ -231,7 +231,7 @@ async def read_fleet(
         context = await read_context(services, ask.at, now)
         parts = await history.ask(lambda store: encode_past(store, hub, ask, visibility, context))
         is_over = ask.at < now - SETTLED_SECONDS
-        return await cache_past(request, parts, answer_json_parts(request, parts), is_over=is_over)
+        return keep_past(await answer_json_parts(request, parts), is_over=is_over)
 
     async def make() -> Iterable[bytes]:
         if shape == "columns":

@@ -6,8 +6,7 @@ docs/limits.md.
 """
 
 import asyncio
-import hashlib
-from collections.abc import Callable, Coroutine, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from contextvars import ContextVar
 from functools import partial
 from time import monotonic, thread_time
@@ -57,8 +56,6 @@ T = TypeVar("T")
 A = TypeVar("A", bound=Response[Any])
 _asker: ContextVar[Hashable] = ContextVar("asker", default=None)
 _Metric = Annotated[str, QueryParameter(max_length=128, description="Such as utilization_percent or host_cpu_percent")]
-_LARGE_BODY = 1_000_000
-"""Bytes: to hash more takes longer than a millisecond."""
 
 
 def note_asker(asker: Hashable) -> None:
@@ -122,36 +119,16 @@ def on_history_refused(_: Request[Any, Any, Any], error: HistoryRefused) -> Resp
 
 
 async def answer_past(request: HubRequest, body: bytes, *, is_over: bool) -> Response[bytes]:
-    return await cache_past(request, [body], answer_json(request, body), is_over=is_over)
+    return keep_past(await answer_json(request, body), is_over=is_over)
 
 
-async def cache_past(
-    request: HubRequest, parts: Iterable[bytes], making: Coroutine[Any, Any, A], *, is_over: bool
-) -> A | Response[bytes]:
-    """What `making` makes of these parts. `is_over`: the range lies in the past, so that it is good for a while."""
-    if not is_over:
-        return await making
-    # In a thread: a large fleet is ten megabytes and more.
-    is_large = sum(map(len, parts)) > _LARGE_BODY
-    tag = f'W/"{await asyncio.to_thread(_digest, parts) if is_large else _digest(parts)}"'
-    answer: A | Response[bytes]
-    if tag in [known.strip() for known in request.headers.get("if-none-match", "").split(",")]:
-        making.close()
-        answer = Response(b"", status_code=304)
-    else:
-        answer = await making
-    answer.headers["Cache-Control"] = f"private, max-age={CACHED_SECONDS}"
-    answer.headers["ETag"] = tag
-    # What one may read another may not, in the same browser.
-    answer.headers["Vary"] = "Accept-Encoding, Authorization, Cookie"
+def keep_past(answer: A, *, is_over: bool) -> A:
+    """`is_over`: the range lies in the past, so that a client may keep the answer for a while."""
+    if is_over:
+        answer.headers["Cache-Control"] = f"private, max-age={CACHED_SECONDS}"
+        # What one may read another may not, in the same browser.
+        answer.headers["Vary"] = "Accept-Encoding, Authorization, Cookie"
     return answer
-
-
-def _digest(parts: Iterable[bytes]) -> str:
-    digest = hashlib.blake2b(digest_size=12)
-    for part in parts:
-        digest.update(part)
-    return digest.hexdigest()
 
 
 @get(

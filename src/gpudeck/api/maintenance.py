@@ -3,7 +3,6 @@ who may read sees windows and notes, admins plan, end and write them."""
 
 from typing import Annotated
 
-import msgspec
 from litestar import delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.exceptions import ValidationException
@@ -14,6 +13,7 @@ from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import documented
 from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.api.parameters import HostPath, Length, Moment, read_length, read_moment
+from gpudeck.api.reservations import show_reservation
 from gpudeck.api.services import TheServices
 from gpudeck.maintenance.service import MAX_NOTE, HostNotes, MaintenanceRequest, MaintenanceWindows, event_of
 from gpudeck.model import clock
@@ -159,7 +159,7 @@ async def _find_conflicts(
     gpus, now = maintenance.find_gpus(window), clock.wall()
     found = await reservations.search(ReservationQuery(start=max(window.start, now), end=window.end))
     return [
-        ShownReservation(**msgspec.structs.asdict(one), state=one.state_at(now), is_read_only=one.scheduler is not None)
+        show_reservation(one, now)
         for one in found
         if one.kind == "reservation" and any(gpu.uuid in gpus for gpu in one.gpus)
     ]

@@ -8,8 +8,8 @@ import asyncio
 import importlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
-from urllib.parse import unquote
 
+import httpx
 import msgspec
 
 from gpudeck.api.access import Policy
@@ -17,7 +17,7 @@ from gpudeck.api.answers import RequestRefused, describe_trouble
 from gpudeck.auth.caller import Caller
 from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.plugins import is_installed
-from gpudeck.server.asgi import App, ErrorBody, Message, Receive, Scope, Send, send_error
+from gpudeck.server.asgi import App, ErrorBody, Receive, Scope, Send, send_error
 
 PATH: Final = "/mcp"
 _KEPT_HEADERS: Final = frozenset(
@@ -76,45 +76,23 @@ class _OwnRoutes:
         self.has_token = any(name == b"authorization" for name, _ in self._headers)
 
     async def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> bytes:
-        sent = b"" if body is None else msgspec.json.encode(body)
-        own = [(b"accept", b"application/json"), (b"content-length", b"%d" % len(sent))]
-        own += [(b"content-type", b"application/json")] if body is not None else []
-        plain, _, query = path.partition("?")
-        scope = {
-            **self._scope,
-            "method": method,
-            "path": unquote(plain),
-            "raw_path": plain.encode(),
-            "query_string": query.encode(),
-            "headers": [*self._headers, *own],
-            # The framework keeps what it has parsed of a request there.
-            "state": {},
-        }
-        status, parts, is_read, is_sent = 500, list[bytes](), False, asyncio.Event()
-
-        async def receive() -> Message:
-            nonlocal is_read
-            if is_read:
-                # As a server has it: the client is there until it has the answer.
-                await is_sent.wait()
-                return {"type": "http.disconnect"}
-            is_read = True
-            return {"type": "http.request", "body": sent, "more_body": False}
-
-        async def send(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            else:
-                parts.append(message.get("body", b""))
-                if not message.get("more_body", False):
-                    is_sent.set()
-
-        await self._app(scope, receive, send)
-        answer = b"".join(parts)
-        if status >= 400:
-            raise _read_refusal(status, answer)
+        kind = {} if body is None else {"content-type": "application/json"}
+        request = httpx.Request(
+            method,
+            f"http://hub{path}",
+            headers=[*self._headers, (b"accept", b"application/json"), *httpx.Headers(kind).raw],
+            content=None if body is None else msgspec.json.encode(body),
+        )
+        response = await httpx.ASGITransport(self._as_caller).handle_async_request(request)
+        answer = await response.aread()
+        if response.status_code >= 400:
+            raise _read_refusal(response.status_code, answer)
         return answer
+
+    async def _as_caller(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kept = {name: self._scope[name] for name in ("client", "scheme", "server") if name in self._scope}
+        # The framework keeps what it has parsed of a request in `state`.
+        await self._app(self._scope | scope | kept | {"state": {}}, receive, send)  # type: ignore[operator]
 
 
 def _read_refusal(status: int, body: bytes) -> GpudeckError:

@@ -22,6 +22,7 @@ from litestar.exceptions import (
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct, field
+from msgspec.structs import asdict, replace
 
 from gpudeck.api.access import UNKNOWN_TOKEN, ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, answer_json, documented
@@ -47,7 +48,6 @@ from gpudeck.model.reservation import (
     GpuReservation,
     Reservation,
     ReservationList,
-    ReservedGpu,
     ShownReservation,
     ShownSlot,
 )
@@ -146,8 +146,7 @@ class ReservationHandler:
         return self.show(await self.calendar.find(number))
 
     async def next_free(self, wanted: ReservationRequest, length: float, start: float | None) -> ShownSlot | None:
-        slot = await self.calendar.next_free(wanted, length, observe(self._hub.fleet), start=start)
-        return None if slot is None else ShownSlot(slot.start, slot.end, slot.gpus)
+        return await self.calendar.next_free(wanted, length, observe(self._hub.fleet), start=start)
 
     async def check_anonymous(self, user: str | None) -> str:
         """The name by which a caller without an account reserves. Raises ValidationException where none is given, and
@@ -212,16 +211,14 @@ class ReservationHandler:
         """With what the fleet says of their GPUs: one that is gone is flagged."""
         there = {uuid for host in self._hub.fleet.hosts.values() for uuid in host.gpus}
         now = self.now()
-        return [_show(one, there, now) for one in reservations]
+        return [show_reservation(one, now, there) for one in reservations]
 
     def answer_refusal(self, _: Request[Any, Any, Any], error: ReservationRefused) -> Response[bytes]:
         """As every error, and with what the caller needs for another try."""
         detail = ErrorDetail(error.code, error.message, error.hint)
         body = RefusedReservation(detail)
         if isinstance(error, Conflict):
-            slot = error.next_free
-            shown = None if slot is None else ShownSlot(slot.start, slot.end, slot.gpus)
-            body = RefusedReservation(detail, self.show_all(error.conflicts), shown)
+            body = RefusedReservation(detail, self.show_all(error.conflicts), error.next_free)
         elif isinstance(error, ReservationChanged):
             body = RefusedReservation(detail, reservation=self.show(error.newer))
         status = _STATUSES.get(error.code, 400)
@@ -239,28 +236,11 @@ def _who(caller: Caller) -> Requester:
     return Requester(caller.name, is_admin=caller.is_at_least("admin"), logins=caller.logins)
 
 
-def _show(one: Reservation, there: Set[str], now: float) -> ShownReservation:
-    """Field by field: a month's timeline has a thousand of them."""
-    return ShownReservation(
-        id=one.id,
-        kind=one.kind,
-        user=one.user,
-        gpus=[ReservedGpu(gpu.uuid, gpu.host, gpu.label, gpu.uuid in there) for gpu in one.gpus],
-        start=one.start,
-        end=one.end,
-        note=one.note,
-        version=one.version,
-        created_at=one.created_at,
-        created_by=one.created_by,
-        changed_at=one.changed_at,
-        used_at=one.used_at,
-        released_at=one.released_at,
-        release_reason=one.release_reason,
-        scheduler=one.scheduler,
-        name=one.name,
-        state=one.state_at(now),
-        is_read_only=one.scheduler is not None,
-    )
+def show_reservation(one: Reservation, now: float, uuids: Set[str] | None = None) -> ShownReservation:
+    """`uuids` are the GPUs of the fleet: one that is gone is flagged."""
+    gpus = one.gpus if uuids is None else [replace(gpu, is_there=gpu.uuid in uuids) for gpu in one.gpus]
+    fields = asdict(one) | {"gpus": gpus}
+    return ShownReservation(**fields, state=one.state_at(now), is_read_only=one.scheduler is not None)
 
 
 def _show_gpu(gpu: ObservedGpu, reservation: Reservation | None) -> PreviewedGpu:
@@ -512,7 +492,7 @@ def _read_wanted(gpus: list[str] | None, host: str | None, indexes: list[int | s
 
 def _read_kind(wanted: AnyGpus) -> GpuRequest:
     """Raises ValidationException."""
-    given = {name: value for name, value in msgspec.structs.asdict(wanted).items() if name != "memory"}
+    given = {name: value for name, value in asdict(wanted).items() if name != "memory"}
     memory_bytes = read_amount(wanted.memory)
     try:
         return GpuRequest(**given, memory_bytes=memory_bytes)
@@ -527,7 +507,7 @@ def _find_asker(request: AuthRequest, reservations: ReservationHandler) -> Calle
         return caller
     address = request.client.host if request.client else ""
     reservations.count_anonymous(count_as(address))
-    return msgspec.structs.replace(caller, address=address)
+    return replace(caller, address=address)
 
 
 def _tidy(named: str | None) -> str | None:

@@ -10,11 +10,17 @@ from msgspec.structs import replace
 
 from gpudeck.model import clock
 from gpudeck.model.gpu_request import GpuRequest
-from gpudeck.model.reservation import GpuReservation, MaintenanceWindow, Reservation, ReservationKind, ReservedGpu
+from gpudeck.model.reservation import (
+    GpuReservation,
+    MaintenanceWindow,
+    Reservation,
+    ReservationKind,
+    ReservedGpu,
+    ShownSlot,
+)
 from gpudeck.reservations.conflicts import (
     NOTHING_DRAINED,
     Drained,
-    FreeSlot,
     check_drained,
     check_free,
     check_in_use,
@@ -267,7 +273,7 @@ class ReservationCalendar:
 
     async def next_free(
         self, wanted: ReservationRequest, length: float, known: Known, *, start: float | None = None
-    ) -> FreeSlot | None:
+    ) -> ShownSlot | None:
         """The first time at which that is free for `length` seconds; None where none within reach is known."""
         now = self.now()
         span = read_span(start, None, length, now)

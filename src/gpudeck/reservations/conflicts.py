@@ -6,10 +6,8 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from msgspec import Struct
-
 from gpudeck.model.gpu_request import GpuRequest
-from gpudeck.model.reservation import MaintenanceSchedule, MaintenanceWindow, Reservation, ReservedGpu
+from gpudeck.model.reservation import MaintenanceSchedule, MaintenanceWindow, Reservation, ReservedGpu, ShownSlot
 from gpudeck.model.text import show_count
 from gpudeck.model.times import show_utc
 from gpudeck.reservations.requests import Known
@@ -17,14 +15,6 @@ from gpudeck.reservations.rules import ReservationRefused, ReservationSpan, name
 
 Taken = Mapping[str, Sequence[tuple[float, float]]]
 """By UUID: from when until when. Never two at once, by their start."""
-
-
-class FreeSlot(Struct, frozen=True):
-    """A time at which these GPUs are free."""
-
-    start: float
-    end: float
-    gpus: list[ReservedGpu]
 
 
 Drained = Mapping[str, Sequence[MaintenanceWindow]]
@@ -84,7 +74,7 @@ def find_slot(
     earliest: float,
     same_host: bool = False,
     in_use: Collection[str] = (),
-) -> FreeSlot | None:
+) -> ShownSlot | None:
     """The first time, from `earliest` on, from which `count` of the GPUs are free for `length` seconds. `in_use` are
     those that are in use now.
 
@@ -97,7 +87,7 @@ def find_slot(
         free = [gpu for gpu in gpus if is_free(taken.get(gpu.uuid, ()), start, start + length)]
         chosen = choose(free, count, same_host=same_host, in_use=in_use)
         if chosen is not None:
-            return FreeSlot(start, start + length, chosen)
+            return ShownSlot(start, start + length, chosen)
     return None
 
 
@@ -140,7 +130,7 @@ class Conflict(ReservationRefused):
         hint: str = "",
         *,
         conflicts: list[Reservation],
-        next_free: FreeSlot | None,
+        next_free: ShownSlot | None,
         code: str = "conflict",
     ) -> None:
         super().__init__(code, message, hint)
@@ -202,7 +192,7 @@ def first_slot(
     drained: Drained,
     *,
     in_use: Collection[str] = (),
-) -> FreeSlot | None:
+) -> ShownSlot | None:
     """The earliest; of two at the same time that of the first tier. Without a request, for all GPUs of a tier."""
     spans = taken_by(taken, drained)
     slots = (
@@ -220,7 +210,7 @@ def first_slot(
     return min(filter(None, slots), key=lambda slot: slot.start, default=None)
 
 
-def describe_too_few(request: GpuRequest, slot: FreeSlot | None) -> Conflict:
+def describe_too_few(request: GpuRequest, slot: ShownSlot | None) -> Conflict:
     where = " on one host" if request.same_host else ""
     hint = "Begin later." if slot is not None else "Ask for fewer, or for others."
     message = f"{show_count(request.gpus, 'such GPU')}{where} cannot be had for so long at that time."
