@@ -138,8 +138,12 @@ class HostAdmin:
             with contextlib.suppress(GpudeckError):
                 await self.installer.script()
         try:
-            with self._managed.adding(entry):
+            self._managed.add(entry)
+            try:
                 tokens = {name: await self._make_token(name, created_by) for name in names if new.via == "push"}
+            except BaseException:
+                self._managed.remove(names)
+                raise
         except OSError as error:
             raise _cannot_write(error) from error
         if not tokens:
@@ -187,9 +191,9 @@ class HostAdmin:
 
     async def _take_off_list(self, names: Collection[str]) -> bool:
         """Whether one of them had been added."""
+        await self._tokens.revoke_of_hosts(names)
         try:
-            with self._managed.removing(names) as was_there:
-                await self._tokens.revoke_of_hosts(names)
+            was_there = self._managed.remove(names)
         except OSError as error:
             raise _cannot_write(error) from error
         if was_there:

@@ -1,10 +1,9 @@
 """Hosts that were added at run time, on the page or with `gpudeck hosts add`. Stored in the data folder."""
 
 import asyncio
-import contextlib
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
@@ -54,17 +53,12 @@ class ManagedHosts(Provider):
     def targets(self) -> list[Target]:
         return [target for entry in self._entries for target in entry.targets(ORIGIN)]
 
-    @contextlib.contextmanager
-    def adding(self, entry: HostEntry) -> Iterator[None]:
-        """Another host. It is written before the block, discovery gets it after, and it is gone again if the block
-        raises. Raises OSError."""
-        with self._changing([*self._entries, entry]):
-            yield
+    def add(self, entry: HostEntry) -> None:
+        """Raises OSError."""
+        self._change([*self._entries, entry])
 
-    @contextlib.contextmanager
-    def removing(self, names: Collection[str]) -> Iterator[bool]:
-        """Whether one of them was there. A range loses those hosts alone. Undone if the block raises. Raises
-        OSError."""
+    def remove(self, names: Collection[str]) -> bool:
+        """Whether one of them was there. A range loses those hosts alone. Raises OSError."""
         left: list[HostEntry] = []
         for entry in self._entries:
             own = [target.name for target in entry.targets(ORIGIN)]
@@ -73,26 +67,13 @@ class ManagedHosts(Provider):
             else:
                 left += [msgspec.structs.replace(entry, name=other) for other in own if other not in names]
         if left == self._entries:
-            yield False
-            return
-        with self._changing(left):
-            yield True
+            return False
+        self._change(left)
+        return True
 
-    @contextlib.contextmanager
-    def _changing(self, entries: list[HostEntry]) -> Iterator[None]:
-        before = self._entries
+    def _change(self, entries: list[HostEntry]) -> None:
         self._write(entries)
-        try:
-            yield
-        except BaseException:
-            # What others changed meanwhile stays.
-            kept = [entry for entry in self._entries if entry in before or entry not in entries]
-            try:
-                self._write([*kept, *(entry for entry in before if entry not in entries)])
-            except OSError:
-                log.exception("%s has hosts that should not be there, or misses some", self._file)
-            raise
-        self._tell()
+        self._notify()
         if self._on_change is not None:
             self._on_change(self.all)
 
@@ -116,9 +97,9 @@ class ManagedHosts(Provider):
         except OSError:
             log.exception("%s does not have the hosts that were added on another hub", self._file)
             return
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self._untold = 2  # an empty list counts only when it is reported twice
         self._changed.set()
 

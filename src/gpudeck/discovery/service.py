@@ -246,8 +246,7 @@ class PollingService:
         self._hub = hub
         self._grace = grace
         self._targets: dict[str, Target] = {}
-        self._leaving: dict[str, tuple[Target, list[Target]]] = {}
-        """With all that left at the same time: they go together, as each change costs as much as the fleet is large."""
+        self._leaving: dict[str, Target] = {}
         self._poller = Poller(methods, self._deliver, self._note_failure)
         self._discovery = Discovery(providers, self._set_targets, self.note_problems)
         self._dismissing: asyncio.TimerHandle | None = None
@@ -288,9 +287,14 @@ class PollingService:
         if targets and self._keeps_away():
             return
         before, self._targets = self._targets, {target.name: target for target in targets}
-        for name in self._leaving.keys() & self._targets.keys():
-            del self._leaving[name]
-        self._schedule_removal([before[name] for name in before.keys() - self._targets.keys()])
+        # One that a person removed goes at once.
+        leaving = {
+            name: target for name, target in before.items() if name not in self._targets and target.origin != ORIGIN
+        }
+        self._leaving = {name: at for name, at in self._leaving.items() if name not in self._targets} | leaving
+        if leaving:
+            # Together, as each change costs as much as the fleet is large.
+            asyncio.get_running_loop().call_later(self._grace, self._drop, leaving)
         self._watch()
 
     def _dismiss_recalled(self) -> None:
@@ -301,22 +305,14 @@ class PollingService:
         else:
             self._dismissing = asyncio.get_running_loop().call_later(RETURN_SECONDS, self._dismiss_recalled)
 
-    def _schedule_removal(self, targets: list[Target]) -> None:
-        """One that a person removed goes at once."""
-        leaving = [target for target in targets if target.origin != ORIGIN]
-        if leaving:
-            self._leaving |= {target.name: (target, leaving) for target in leaving}
-            asyncio.get_running_loop().call_later(self._grace, self._drop, leaving)
-
-    def _drop(self, leaving: list[Target]) -> None:
-        gone = [name for name, (_, others) in self._leaving.items() if others is leaving]
-        for name in gone:
-            del self._leaving[name]
-        if gone:
+    def _drop(self, leaving: dict[str, Target]) -> None:
+        kept = {name: target for name, target in self._leaving.items() if leaving.get(name) is not target}
+        if kept != self._leaving:
+            self._leaving = kept
             self._watch()
 
     def _watch(self) -> None:
-        watched = [*self._targets.values(), *(target for target, _ in self._leaving.values())]
+        watched = [*self._targets.values(), *self._leaving.values()]
         # A host that is no longer read leaves after its last report, and one that is new is there before its first.
         self._apply(
             chain(
