@@ -48,26 +48,20 @@ def test_memory_ramps_up_and_then_stays(fleet: SimulatedFleet, kind: Kind) -> No
         assert held[0] <= 420 << 20
 
 
-def test_temperature_follows_power_with_a_lag(fleet: SimulatedFleet) -> None:
+def test_temperature_follows_power(fleet: SimulatedFleet) -> None:
     cool = [(host, run) for host, run in after_rest(fleet, "training") if not is_hot(fleet, host)]
     assert len(cool) > 10
     for host, run in cool[:10]:
         begun = run.start + run.work.load_s
-        ages = (-1, 9, 40, 120, 400)
-        gpus = [reading(fleet, host, run, begun + age) for age in ages]
-        watts = [gpu.metrics["power_watts"] for gpu in gpus]
-        celsius = [gpu.metrics["temperature_celsius"] for gpu in gpus]
-        assert watts[1] > 0.85 * watts[4] > 1.5 * watts[0]
-        assert celsius[0] < celsius[1] < celsius[2] < celsius[3] <= celsius[4] + 1
-        assert celsius[1] - celsius[0] < 0.35 * (celsius[4] - celsius[0])
+        idle, working = (reading(fleet, host, run, begun + age).metrics for age in (-1, 9))
+        assert working["power_watts"] > 1.3 * idle["power_watts"]
+        assert working["temperature_celsius"] > idle["temperature_celsius"] + 5
 
 
 def test_a_gpu_cools_down_after_its_job(fleet: SimulatedFleet) -> None:
     host, run = next((host, run) for host, run in after_rest(fleet, "training") if is_left_alone(fleet, host, run))
-    warm, cooling, cold = (
-        reading(fleet, host, run, run.end + age).metrics["temperature_celsius"] for age in (1, 45, 400)
-    )
-    assert warm > cooling > cold
+    warm, cold = (reading(fleet, host, run, run.end + age).metrics["temperature_celsius"] for age in (-1, 45))
+    assert warm > cold
 
 
 def is_left_alone(fleet: SimulatedFleet, host: int, run: SimulatedJob) -> bool:

@@ -271,7 +271,7 @@ class SimulatedGpu:
 
     def _celsius(self, t: float) -> float:
         slot = self.slot
-        return physics.temperature(slot.model, self._track.warmth(t), physics.room_offset(slot.salt, t))
+        return physics.temperature(slot.model, self._track.at(t).heat, physics.room_offset(slot.salt, t))
 
     def _used_mib(self) -> int:
         slot = self.slot
@@ -320,7 +320,7 @@ class HotGpu(SimulatedGpu):
     """A GPU whose airflow is blocked."""
 
     def _celsius(self, t: float) -> float:
-        return physics.stifled_temperature(self._track.warmth(t), physics.room_offset(self.slot.salt, t))
+        return physics.stifled_temperature(self._track.at(t).heat, physics.room_offset(self.slot.salt, t))
 
 
 class MigBoard:
@@ -343,8 +343,8 @@ class MigBoard:
         model, stretches = self._model, [(share, track.at(t)) for share, track in self._shares]
         is_taken = any(stretch.parts for _, stretch in stretches)
         effort = min(1.0, sum(share * stretch.heat for share, stretch in stretches))
-        warmth = sum(share * track.warmth(t) for share, track in self._shares)
-        celsius = physics.temperature(model, warmth, physics.room_offset(self._salt, t))
+        heat = sum(share * track.at(t).heat for share, track in self._shares)
+        celsius = physics.temperature(model, heat, physics.room_offset(self._salt, t))
         watts = physics.power_watts(model, effort, is_taken=is_taken, ripple=0.0)
         return {
             "temperature_celsius": round(celsius),
@@ -441,6 +441,6 @@ class UnstableGpu(MissingSimulatedGpu):
 
     def _celsius(self, t: float) -> float:
         """Too hot while it works in the hours before it fails."""
-        is_strained = self.is_strained(t) and self._track.warmth(t) > physics.WORKING_WARMTH
+        is_strained = self.is_strained(t) and self._track.at(t).heat > physics.WORKING_HEAT
         room = physics.room_offset(self.slot.salt, t)
         return physics.stifled_temperature(1.0, room) if is_strained else super()._celsius(t)

@@ -1,7 +1,7 @@
 """What a job does at a moment, and what sensors read. Computed in closed form: any moment can be asked about."""
 
 from collections.abc import Iterable
-from math import exp, pi, sin
+from math import pi, sin
 from typing import NamedTuple
 
 from gpudeck.collectors.simulated.chance import activity, draw, wave
@@ -19,11 +19,8 @@ SLOWDOWN_CELSIUS = 92.0
 """From here on the GPU itself goes slow, a few degrees before it would switch off."""
 CAPPED = 0.95
 """From this share of its power limit on a GPU slows itself to stay within it."""
-COOLING_S = 55.0
 MIN_LEVEL = 0.08
-# What it was before is then below the last digit of any temperature, and dear to find out.
-SETTLED_S = 2400.0
-WORKING_WARMTH = 0.3
+WORKING_HEAT = 0.3
 """From here on a board is warm from work."""
 # How much of its level a job of bursts makes of its time on the average (`phases`).
 DUTY = {"inference": 0.65, "notebook": 0.17}
@@ -86,14 +83,14 @@ def power_watts(model: SimulatedModel, effort: float, *, is_taken: bool, ripple:
     return min(float(model.limit_watts), drawn + ripple * (0.6 + drawn * 0.012))
 
 
-def temperature(model: SimulatedModel, warmth: float, room: float) -> float:
-    """`warmth` is the lagged work (0–1), `room` how many degrees its surroundings are above the usual."""
-    return model.cool_celsius + (model.hot_celsius - model.cool_celsius) * warmth + room
+def temperature(model: SimulatedModel, heat: float, room: float) -> float:
+    """`heat` is the work that warms the board (0–1), `room` how many degrees its surroundings are above the usual."""
+    return model.cool_celsius + (model.hot_celsius - model.cool_celsius) * heat + room
 
 
-def stifled_temperature(warmth: float, room: float) -> float:
+def stifled_temperature(heat: float, room: float) -> float:
     """What a GPU without airflow reads: always too hot, a little more so when it works."""
-    return min(HOTTEST_CELSIUS, max(STIFLED_CELSIUS, STIFLED_CELSIUS + 4.0 * warmth + room))
+    return min(HOTTEST_CELSIUS, max(STIFLED_CELSIUS, STIFLED_CELSIUS + 4.0 * heat + room))
 
 
 def room_offset(salt: int, t: float) -> float:
@@ -221,25 +218,6 @@ def _stretch(start: float, end: float, together: list[tuple[SimulatedJob, Phase]
     return LoadSegment(start, end, parts, heat, idle_since)
 
 
-def warmth_at_start(timeline: Timeline, tenure: Tenure, slot: int, stretch: LoadSegment) -> float:
-    """How warm (0–1) the slot still or already is when a stretch of `tenure` begins, from the three before it."""
-    stretches = [stretch]
-    for _ in range(3):
-        t = stretches[-1].start - 1.0
-        if t < tenure.start:
-            tenure = timeline.tenure(slot, t)
-        stretches.append(segment_at(tenure, slot, t))
-    warmth = stretches[3].heat
-    for earlier, later in ((stretches[2], stretches[1]), (stretches[1], stretch)):
-        warmth = cooled(earlier.heat, warmth, later.start - earlier.start)
-    return warmth
-
-
-def cooled(heat: float, warmth: float, seconds: float) -> float:
-    """What `warmth` has become after so many seconds of `heat`: it follows with a lag of about a minute."""
-    return heat + (warmth - heat) * exp(-seconds / COOLING_S)
-
-
 _NOTHING = LoadSegment(0.0, 0.0, (), 0.0, 0.0)
 
 
@@ -252,7 +230,6 @@ class SlotTrack:
         self._tenure = Tenure(0.0, 0.0, None, 0.0)
         self._stretch = _NOTHING
         self._told_from = 0.0
-        self._warmth: float | None = None
 
     def at(self, t: float) -> LoadSegment:
         """The stretch that `t` falls into. The same one is the same object until another is asked for."""
@@ -261,20 +238,11 @@ class SlotTrack:
                 self._tenure = self._timeline.tenure(self._slot, t)
             self._stretch = segment_at(self._tenure, self._slot, t)
             self._told_from = max(self._stretch.start, self._tenure.told_from)
-            self._warmth = None
         return self._stretch
 
     def tenure(self, t: float) -> Tenure:
         self.at(t)
         return self._tenure
-
-    def warmth(self, t: float) -> float:
-        stretch = self.at(t)
-        if t - stretch.start > SETTLED_S:
-            return stretch.heat
-        if self._warmth is None:
-            self._warmth = warmth_at_start(self._timeline, self._tenure, self._slot, stretch)
-        return cooled(stretch.heat, self._warmth, t - stretch.start)
 
 
 def effort_seconds(work: Work, age_s: float) -> float:
