@@ -1,6 +1,7 @@
 """HTTP to a hub, for agents and the command line: direct or through a proxy, with verified certificates and errors in
 plain words. The hub's own requests to others use `fetch`."""
 
+import contextlib
 import ipaddress
 import os
 import ssl
@@ -17,9 +18,6 @@ from gpudeck.model.settings import is_loopback
 TROUBLE = (urllib3.exceptions.HTTPError, OSError, UnicodeError)
 """What a question raises where nothing answers, or no HTTP."""
 TIMEOUT = urllib3.Timeout(connect=5.0, read=15.0)
-_UNKNOWN_AUTHORITY = {2, 18, 19, 20, 21}
-"""OpenSSL's codes for a chain that ends nowhere, or in a certificate that is not trusted."""
-_OTHER_NAME = {62, 64}
 
 
 def open_pool(
@@ -96,15 +94,11 @@ def _is_left_out(host: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    named = (os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "").split(",")
-    return address.is_loopback or any(_holds(network.strip(), address) for network in named if "/" in network)
-
-
-def _holds(network: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    try:
-        return address in ipaddress.ip_network(network, strict=False)
-    except ValueError:
-        return False
+    for network in (os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or "").split(","):
+        with contextlib.suppress(ValueError):
+            if "/" in network and address in ipaddress.ip_network(network.strip(), strict=False):
+                return True
+    return address.is_loopback
 
 
 def _split_login(proxy: str) -> tuple[str, dict[str, str]]:
@@ -150,7 +144,8 @@ def explain(error: Exception) -> str:
             break
         error = inner
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _explain_certificate(error)
+        trusted = "set --ca-file or agent.ca_file to the certificate of your CA"
+        return f"its certificate is not trusted ({error.verify_message.rstrip('.')}); if it should be, {trusted}"
     if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
         return "it does not accept TLS; if it has none, its address begins with http://"
     said = getattr(error, "strerror", None) or str(error).rpartition(": ")[2] or type(error).__name__
@@ -164,14 +159,3 @@ PROXY_WANTS_LOGIN = "the proxy needs a name and a password (407); set agent.prox
 
 def _wraps(error: Exception) -> bool:
     return isinstance(error, urllib3.exceptions.ProxyError | urllib3.exceptions.SSLError)
-
-
-def _explain_certificate(error: ssl.SSLCertVerificationError) -> str:
-    if error.verify_code in _UNKNOWN_AUTHORITY:
-        return (
-            f"its certificate is not from a CA that this machine trusts ({error.verify_message}); "
-            "set --ca-file or agent.ca_file to the certificate of your CA"
-        )
-    if error.verify_code in _OTHER_NAME:
-        return f"its certificate is for another name ({error.verify_message.rstrip('.')}); use the name that it is for"
-    return f"its certificate is not valid: {error.verify_message}; renew it, or set the clock of this machine"

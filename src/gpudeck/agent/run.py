@@ -330,11 +330,7 @@ def rank_hubs(hubs: str, host: str) -> str:
 
 
 def make_sender(
-    settings: AgentSettings,
-    hub: str,
-    outbox: Outbox,
-    hosts: int,
-    note_hub: Callable[[str], None] = lambda _: None,
+    settings: AgentSettings, hub: str, outbox: Outbox, hosts: int, note_hub: Callable[[str], None] = lambda _: None
 ) -> Sender:
     # A backlog is sent fifty times as fast as it grows: an hour of it in little more than a minute. A busy hub slows
     # its senders down by itself, as each waits for its answer.

@@ -24,11 +24,8 @@ _EXAMPLES = """\b
 Examples:
   gpudeck agent --hub http://hub:8042 --token-file ~/agent.token
   gpudeck agent --hub hub1:8042,hub2:8042 --token-file ~/agent.token    several hubs of one fleet
-  gpudeck agent --hub https://hub.example --ca-file company-ca.pem --token-file ~/agent.token
   gpudeck agent --listen :7080 --token-file ~/agent.token    answer hubs that poll; push nothing
-  gpudeck agent --config /etc/gpudeck/gpudeck.yaml
   gpudeck agent --once --config /etc/gpudeck/gpudeck.yaml    one report, for cron
-  gpudeck agent --debug                                      print one report, and send nothing
 """
 
 

@@ -25,9 +25,8 @@ _EXAMPLES = """\b
 Examples:
   gpudeck alerts                                   what is wrong now
   gpudeck alerts --severity critical --host gpu07  critical alerts of one host
-  gpudeck alerts --state resolved                  resolved alerts
-  gpudeck alerts ack 3eca30b04c                    stop its notifications
   gpudeck alerts mute --host 'gpu-1*' --for 4h "new switch"
+  gpudeck alerts ack 3eca30b04c                    stop its notifications
   gpudeck alerts mutes                             what is muted, and why
   gpudeck alerts unmute 9f8e7d6c                   send notifications again
   gpudeck alerts test idle_memory --since 30d      how often a rule of yours would have fired

@@ -16,7 +16,6 @@ _EXAMPLES = """\b
 Examples:
   gpudeck backup                               gpudeck-backup-20261115-190000.tar.gz, in this folder
   gpudeck backup /backup/gpudeck.tar.gz        this file, which must not exist yet
-  gpudeck backup --no-history small.tar.gz     without the history
 """
 _RESTORE_EXAMPLES = """\b
 Examples:

@@ -22,7 +22,6 @@ Examples:
   gpudeck cluster migrate --dry-run             what would be copied, and what is missing
   systemctl stop gpudeck-hub
   gpudeck cluster migrate                       SQLite to PostgreSQL, samples to the store; run it again to continue
-  gpudeck cluster migrate --since 30d           leave out older samples
 """
 
 

@@ -28,7 +28,6 @@ _EXAMPLES = """\b
 Examples:
   gpudeck doctor                                check the host, agent and hub of this machine
   gpudeck doctor --hub https://hub.example --token-file agent.token
-  gpudeck doctor --on hub                       only the hub of this machine
   gpudeck doctor --bundle report.tar.gz         an archive for a bug report, without secrets and names
 """
 _TRIAL_SECONDS: Final = 600.0
@@ -51,13 +50,7 @@ _MARKS = {"ok": ("✓", "green"), "warn": ("!", "yellow"), "fail": ("✗", "red"
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 @click.option("--bundle", type=click.Path(path_type=Path, dir_okay=False), help="Write an archive for a bug report.")
 def command(
-    *,
-    config: Path | None,
-    hub: str | None,
-    token_file: str | None,
-    on: str,
-    as_json: bool,
-    bundle: Path | None,
+    *, config: Path | None, hub: str | None, token_file: str | None, on: str, as_json: bool, bundle: Path | None
 ) -> None:
     """Check this machine and print what is wrong, with the next step. Changes nothing. Exit code 1 if a check fails."""
     from gpudeck.ops.doctor.checks import load_context, run_checks  # noqa: PLC0415 - the help needs none
@@ -104,7 +97,6 @@ Examples:
   gpudeck check                          the file that `gpudeck up` would read
   gpudeck check --config new.yaml        another file
   gpudeck check --login sso              try a login through the provider sso
-  gpudeck check --login ldap             try a name and a password of the directory
 """
 
 

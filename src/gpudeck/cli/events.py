@@ -19,7 +19,6 @@ Examples:
   gpudeck events                                  the last 24 hours
   gpudeck events --since 7d --host gpu07          a week of one host
   gpudeck events --severity warning               warnings and worse
-  gpudeck events --kind xid --since 30d --json
 """
 _MOST = 1000
 
@@ -40,15 +39,7 @@ _MOST = 1000
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 @hub_option
-def command(
-    *,
-    since: str,
-    until: str | None,
-    limit: int,
-    as_json: bool,
-    hub: str,
-    **wanted: str | None,
-) -> None:
+def command(*, since: str, until: str | None, limit: int, as_json: bool, hub: str, **wanted: str | None) -> None:
     """List what happened in the fleet, newest last: hosts down and up, lost GPUs, faults, and problems of the hub.
 
     Exit code 1 if there are no events, 3 if the hub does not answer.

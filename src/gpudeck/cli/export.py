@@ -24,8 +24,6 @@ Examples:
   gpudeck export --since 24h > samples.csv                     all samples of the last 24 hours
   gpudeck export --since 7d --format parquet -o week.parquet   a week as Parquet
   gpudeck export --host gpu07 --metric power_watts,utilization_percent -o gpu07.csv
-  gpudeck export runs --since 2026-10-01 --user anna -o runs.csv
-  gpudeck export usage --since last-month --by group -o october.csv
   gpudeck export events --since 30d --format parquet -o events.parquet
 """
 _PATIENCE = 120.0
@@ -112,7 +110,6 @@ def _opened(output: Path | None) -> Iterator[BinaryIO]:
 _MCP_EXAMPLES = """\b
 Examples:
   gpudeck mcp                                 with the hub and the token of `gpudeck login`
-  gpudeck mcp --hub https://gpus.example.org
   claude mcp add gpudeck -- gpudeck mcp       for an assistant that starts MCP servers
 """
 

@@ -41,7 +41,6 @@ Exit codes:
 \b
 Examples:
   gpudeck free                            all free GPUs
-  gpudeck free h200 '>100G'               those that match the words
   gpudeck free --gpus 2 --memory 40G --same-host
   export $(gpudeck free --host $(hostname) --export) && python train.py
   gpudeck free --json | jq -r '.gpus[].uuid'
@@ -75,14 +74,7 @@ class Offer(NamedTuple):
 )
 @place_options
 def command(
-    words: tuple[str, ...],
-    *,
-    gpus: int | None,
-    as_json: bool,
-    export: bool,
-    hub: str,
-    local: bool,
-    **kind: Any,
+    words: tuple[str, ...], *, gpus: int | None, as_json: bool, export: bool, hub: str, local: bool, **kind: Any
 ) -> None:
     """Show the GPUs that you could use right now, best match first: free and healthy ones, and those you have reserved.
 

@@ -43,7 +43,6 @@ Examples:
   gpudeck health                                      this host
   gpudeck health --host gpu07 --gpu 0 --gpu 3 --exit-code
   gpudeck health --host gpu07 --exit-code --fail-open --timeout 1.5
-  gpudeck health --host gpu07 --json | jq -r .verdict
 """
 
 

@@ -22,7 +22,6 @@ Examples:
   gpudeck history repair                                       set damaged parts aside; the hub must be stopped
   gpudeck history accept-clock                                 the clock is right: old data may be deleted
   gpudeck history export --since -24h --host gpu07 > gpu07.csv
-  gpudeck history export --since 2026-10-01 --until 2026-11-01 --metric power_watts > october.csv
 """
 _FILE = click.option("--file", type=click.Path(path_type=Path), help="The history file. [default: the hub's]")
 _PART_NAMES = {

@@ -176,7 +176,6 @@ _WHEELHOUSE_EXAMPLES = """\b
 Examples:
   gpudeck wheelhouse                          for Python 3.10 to 3.14 on this architecture
   gpudeck wheelhouse --machine aarch64        for ARM servers
-  gpudeck wheelhouse --python 3.10            for one version
   gpudeck wheelhouse --from dist/wheelhouse   from a folder of `make wheelhouse`, without a package index
 """
 _PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]

@@ -23,13 +23,11 @@ _EXAMPLES = """\b
 Examples:
   gpudeck policy                                 the idle GPUs, what was done, and what comes next
   gpudeck policy --dry-run --since 30d           what would have happened, to whom, and what it would have saved
-  gpudeck policy --dry-run --json | jq '.total.saved_hours'
 """
 _KEEP_EXAMPLES = """\b
 Examples:
   gpudeck keep                                         what is kept
   gpudeck keep gpu07:3 --for 8h --reason "demo at 4"   your GPU, although it is idle
-  gpudeck keep gpu07:3 --end
 """
 
 

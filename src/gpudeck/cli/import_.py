@@ -40,7 +40,6 @@ Exit codes:
 Examples:
   gpudeck import gpumonitor config.yml --dry-run   what would be done
   gpudeck import gpumonitor config.yml             import it
-  gpudeck import gpu-monitor data/comments.json --json | jq '.left'
   sacct -P -X -a -S 2026-01-01 -o JobID,Start,User,Account,State,AdminComment | gpudeck import jobstats -
 """
 _SIGNS = {"new": "+", "there": "=", "failed": "!", "unasked": "+"}

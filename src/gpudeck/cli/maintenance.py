@@ -24,12 +24,10 @@ Examples:
   gpudeck drain                                         what is drained, and what is planned
   gpudeck drain gpu07 --reason "new fans"               until `gpudeck undrain gpu07`
   gpudeck drain gpu07 --until 'tomorrow 9:00' --reason "new fans"
-  gpudeck drain gpu07:3 --for 2h --reason "memory test" one GPU
   gpudeck drain gpu07 --from 22:00 --for 4h --reason "kernel update"
 """
 _UNDRAIN_EXAMPLES = """\b
 Examples:
-  gpudeck undrain gpu07                 the whole host
   gpudeck undrain gpu07:3               one GPU
 """
 _PATH = "/api/v1/maintenance"

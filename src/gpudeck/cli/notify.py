@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 _EXAMPLES = """\b
 Examples:
   gpudeck notify test ops                    send a test message
-  gpudeck notify test mail --user ada        to one user
   gpudeck notify test chat.slack --user ada  to one user, from the Slack bot
 
 \b

@@ -34,10 +34,7 @@ Examples:
   gpudeck report                                      the last 30 days, by user
   gpudeck report --by group --since last-month        the whole of last month
   gpudeck report --since 2026-10-01 --until 2026-10-31 --format csv > october.csv
-  gpudeck report --by host --since 7d --daily         day by day
   gpudeck report --by account --since last-month      of jobs, with allocated and unused hours
-  gpudeck report --by label:team                      of pods, by their label `team`
-  gpudeck report --format json | jq '.total.gpu_hours'
   gpudeck report --waste --by group                   idle, unused and over-sized GPUs, with their cost
   gpudeck report --reliability --since 90d            the flakiest GPUs, with the evidence
 """
@@ -127,13 +124,10 @@ _JOB_EXAMPLES = """\b
 Examples:
   gpudeck job 4711                  one job: allocated, used and idle time of each GPU
   gpudeck job 4711_3                a task of an array
-  gpudeck job ml/train-0            a pod
-  gpudeck job 4711 --json | jq '.jobs[0].gpus[].used_hours'
 """
 _LIST_EXAMPLES = """\b
 Examples:
   gpudeck jobs                      the newest jobs
-  gpudeck jobs --mine               your own
   gpudeck jobs --state running --account vision
 """
 
@@ -199,8 +193,6 @@ _RUNS_EXAMPLES = """\b
 Examples:
   gpudeck runs --mine               your newest runs, and what would make them better
   gpudeck runs --now                those that are there now
-  gpudeck runs --host gpu07 --since -7d
-  gpudeck runs --mine --json | jq '.runs[].verdict.suggestions[0]'
 """
 
 
@@ -227,7 +219,6 @@ def runs_command(*, mine: bool, is_now: bool, limit: int, as_json: bool, hub: st
 _DIGEST_EXAMPLES = """\b
 Examples:
   gpudeck digest --dry-run                        your digest of the last period, as text
-  gpudeck digest --dry-run --html > digest.html   the same as mail clients get it
   gpudeck digest --dry-run --user '#ops' --every month   that of a channel, for admins
   gpudeck digest --off                            stop your digests
 """

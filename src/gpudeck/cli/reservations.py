@@ -26,8 +26,6 @@ _EXAMPLES = """\b
 Examples:
   gpudeck reservations                  current and future reservations
   gpudeck reservations --mine           your own
-  gpudeck reservations gpu07            of one host
-  gpudeck reservations --json | jq '.reservations[].user'
   gpudeck reservations --format comments-json > data/comments.json
 """
 _PATH = "/api/v1/reservations"
@@ -78,7 +76,6 @@ Examples:
   gpudeck reserve gpu07 --for '1d 6h' --note 'paper'     the whole host
   gpudeck reserve --gpus 2 --memory 40G --same-host --for 4h
   gpudeck reserve gpu07:0 --from 'tomorrow 9:00' --until 'tomorrow 17:00'
-  gpudeck reserve gpu07:3 --for 8h                       a GPU that you are already using
 """
 
 

@@ -50,11 +50,7 @@ Examples:
   gpudeck show free h200          H200s that are free
   gpudeck show '>40G' -alice      large GPUs without alice; quote < and >
   gpudeck show gpu07 --detail     one host with its processes
-  gpudeck show free --watch 5     free GPUs, refreshed every five seconds
-  gpudeck show --json | jq '.totals.free'
-  gpudeck show --users            users and their GPUs, the most memory first
   gpudeck show gpu05 --at 03:12   who was on gpu05 at 03:12
-  gpudeck show --csv > fleet.csv
   gpudeck show --html fleet.html  one file to mail or print
   gpudeck show --local            this machine, without a hub
   gpudeck show --ssh gpu01,gpu02  these hosts over SSH, without a hub; gpu[01-16] is sixteen

@@ -30,7 +30,6 @@ Examples:
   gpudeck up                          the GPUs of this machine, or a simulated fleet if it has none
   gpudeck up --ssh gpu01,gpu02        these hosts over SSH, with nothing installed on them
   gpudeck up --demo 500               a simulated fleet of 500 hosts
-  gpudeck up --listen 127.0.0.1:9000  another port
   gpudeck up --config gpudeck.yaml    settings from this file, such as `listen` and `read`
 """
 

@@ -253,7 +253,6 @@ Examples:
   gpudeck wait --gpus 2 --memory 40G -- torchrun --nproc-per-node 2 train.py
   gpudeck wait --any-host --ssh -- python train.py    on the first host with a free GPU
   gpudeck wait --host gpu07 --model H200          print the GPU, claimed for two minutes
-  gpudeck wait --gpus 4 --timeout 8h --json | jq -r '.environment'
   gpudeck wait --local -- make bench              on a machine without a hub
 
 \b

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 _EXAMPLES = """\b
 Examples:
   gpudeck watch --gpus 2 --memory 40G        notify me when two such GPUs are free
-  gpudeck watch --gpus 8 --same-host --model H200 --expire 2d
   gpudeck watch list
   gpudeck watch remove 7
 
@@ -42,16 +41,7 @@ _PATH = "/api/v1/watches"
 @click.option("--json", "as_json", is_flag=True, help="Print the hub's answer as JSON.")
 @hub_option
 @click.pass_context
-def command(
-    context: click.Context,
-    /,
-    *,
-    gpus: int,
-    expire: str,
-    as_json: bool,
-    hub: str,
-    **kind: Any,
-) -> None:
+def command(context: click.Context, /, *, gpus: int, expire: str, as_json: bool, hub: str, **kind: Any) -> None:
     """Get one notification when matching GPUs are free: an event, and mail or Slack if the hub's setting `users` has
     your address. This does not reserve them: `gpudeck wait` queues for GPUs, `gpudeck reserve` reserves them."""
     if context.invoked_subcommand is not None:

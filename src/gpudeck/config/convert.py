@@ -361,14 +361,7 @@ class _Converter:
             self._note(entry.line, path, "a name that is not shown", "the name of a setting", suggestion)
 
     def _note(
-        self,
-        line: int,
-        path: SettingPath,
-        found: str,
-        expected: str = "",
-        suggestion: str = "",
-        *,
-        detail: str = "",
+        self, line: int, path: SettingPath, found: str, expected: str = "", suggestion: str = "", *, detail: str = ""
     ) -> object:
         where = write_path(path)
         self.mistakes.append(Mistake(self._source, line, where, found, expected, suggestion, detail))

@@ -136,9 +136,7 @@ async def _try_port(target: Target, port: int) -> Step:
     except (TimeoutError, OSError) as error:
         why = "no answer within 5 s" if isinstance(error, TimeoutError) else explain(error)
         return Step(
-            "port",
-            False,
-            f"port {port} of {target.host}: {why}. Check that it listens, and firewalls on the way.",
+            "port", False, f"port {port} of {target.host}: {why}. Check that it listens, and firewalls on the way."
         )
     writer.close()
     return Step("port", True, f"port {port} answers within {(time.monotonic() - began) * 1000:.0f} ms")

@@ -104,15 +104,7 @@ class TopApp(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = []
     CSS = "Screen { layout: vertical; overflow: hidden; }"
 
-    def __init__(
-        self,
-        feed: Feed,
-        first: Fleet,
-        *,
-        words: str = "",
-        own_id: str = "",
-        plain: bool = False,
-    ) -> None:
+    def __init__(self, feed: Feed, first: Fleet, *, words: str = "", own_id: str = "", plain: bool = False) -> None:
         # The terminal's own colours: see Canvas.
         super().__init__(ansi_color=True)
         self.animation_level = "none"

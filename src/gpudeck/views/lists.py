@@ -9,16 +9,7 @@ from gpudeck.model.gpu_request import CandidateGpu, WatchView
 from gpudeck.model.reservation import ReservedGpu, ShownMaintenance, ShownReservation
 from gpudeck.model.text import clean, show_gib, show_length, show_span
 from gpudeck.model.times import show_moment
-from gpudeck.views.table import (
-    SEVERITY_COLOURS,
-    SEVERITY_SIGNS,
-    Cell,
-    CellColumn,
-    end_lines,
-    paint,
-    tabulate,
-    wrap,
-)
+from gpudeck.views.table import SEVERITY_COLOURS, SEVERITY_SIGNS, Cell, CellColumn, end_lines, paint, tabulate, wrap
 from gpudeck.views.text import join_places
 
 

@@ -217,12 +217,7 @@ def _host_note(host: Host, now: float) -> str:
 
 
 def render_fleet(
-    fleet: Fleet,
-    *,
-    detail: bool = False,
-    width: int | None = None,
-    colour: bool = False,
-    empty: str = NO_HOST,
+    fleet: Fleet, *, detail: bool = False, width: int | None = None, colour: bool = False, empty: str = NO_HOST
 ) -> str:
     """The fleet as text, ending in a newline.
 
