@@ -18,7 +18,7 @@ def test_what_nobody_saw_is_a_gap() -> None:
 
 def test_wide_line_has_no_holes_between_samples_that_follow_each_other() -> None:
     points = [(1000.0 - at * EVERY, 50.0) for at in range(int(SPAN / EVERY))]
-    assert " " not in draw_sparkline(points, 1000.0, 700, 100.0).lstrip()
+    assert " " not in draw_sparkline(points, 1000.0, 150, 100.0).lstrip()
 
 
 def test_unknown_values_and_silent_gpus_leave_no_sample() -> None:

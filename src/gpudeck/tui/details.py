@@ -96,18 +96,7 @@ def draw_sparkline(points: Iterable[Point], now: float, width: int, high: float 
             counts[min(step, width - 1)] += 1
     means = [total / count if count else None for total, count in zip(sums, counts, strict=True)]
     top = high or max((mean for mean in means if mean is not None), default=0.0) or 1.0
-    return "".join(_sign(mean, top) for mean in _bridge(means))
-
-
-def _bridge(means: list[float | None]) -> list[float | None]:
-    """A wide line has more steps than there are samples: what lies between two that are near is the earlier one."""
-    bridged, last, age = [], None, 0
-    most = max(1, round(len(means) * 20 / SPAN))
-    for at, mean in enumerate(means):
-        last, age = (mean, 0) if mean is not None else (last, age + 1)
-        is_between = age <= most and any(later is not None for later in means[at : at + most])
-        bridged.append(mean if mean is not None else last if is_between else None)
-    return bridged
+    return "".join(_sign(mean, top) for mean in means)
 
 
 def _sign(value: float | None, high: float) -> str:
@@ -174,7 +163,11 @@ def _draw_trail(label: str, head: Line, points: list[Point], now: float, width: 
     """Without the trail where there is no room for it. Each of its signs is one column wide."""
     line: Line = [(fit(label, _LABEL), "grey"), *head]
     room = width - _LABEL - _VALUE - 2
-    return [*line, (draw_sparkline(points, now, room, high), "green")] if room >= 8 else text_line(line, width)
+    if room < 8:
+        return text_line(line, width)
+    # A wider one would have holes between samples.
+    trail = draw_sparkline(points, now, min(room, _MOST // 2), high)
+    return [*line, (trail, "green"), (" " * (room - len(trail)), "")]
 
 
 def _legend(width: int) -> Line:
