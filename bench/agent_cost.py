@@ -18,8 +18,7 @@ from pathlib import Path
 
 from bench.processes import cpu_seconds, rss_mib
 from bench.tables import print_table
-from gpudeck.agent.outbox import Outbox
-from gpudeck.agent.spool import EncodedReport, ReportTime, Spool
+from gpudeck.agent.outbox import EncodedReport, Outbox, ReportTime, Spool
 
 ROOT = Path(__file__).parent.parent
 OTHERS = ROOT / "bench" / "out" / "others"

@@ -16,9 +16,9 @@ import uvloop
 from msgspec.structs import replace
 
 from bench.reports import GIB, HOST_METRICS, make_reading
+from gpudeck.agent.outbox import EncodedReport
 from gpudeck.agent.push import FIRST_PAUSE, JITTER, MAX_PAUSE
 from gpudeck.agent.run import Reporter
-from gpudeck.agent.spool import EncodedReport
 from gpudeck.model.clock import Backoff
 from gpudeck.model.report import GpuReading, Report
 

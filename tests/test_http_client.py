@@ -12,10 +12,9 @@ import pytest
 from fakes.certificates import Authority
 from fakes.proxies import ForwardProxy, running_proxy
 from fakes.waiting import wait_until
-from gpudeck.agent.outbox import Outbox
+from gpudeck.agent.outbox import EncodedReport, Outbox
 from gpudeck.agent.push import Sender
 from gpudeck.agent.settings import AgentSettings
-from gpudeck.agent.spool import EncodedReport
 from gpudeck.http_client import find_proxy, open_pool
 from gpudeck.model.errors import UsageError
 

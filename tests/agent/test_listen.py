@@ -18,7 +18,7 @@ from fakes.waiting import wait_until
 from gpudeck.agent import listen
 from gpudeck.agent.latest_report import LatestReport
 from gpudeck.agent.listen import Listener, ListenToken
-from gpudeck.agent.spool import EncodedReport
+from gpudeck.agent.outbox import EncodedReport
 from gpudeck.model.address import open_socket
 from gpudeck.model.errors import UsageError
 from gpudeck.model.settings import Address

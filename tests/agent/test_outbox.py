@@ -11,8 +11,7 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.waiting import wait_until
-from gpudeck.agent.outbox import WRITE_AFTER, Outbox
-from gpudeck.agent.spool import EncodedReport, ReportTime, Spool
+from gpudeck.agent.outbox import WRITE_AFTER, EncodedReport, Outbox, ReportTime, Spool
 
 
 def parcels(count: int, size: int = 10) -> list[EncodedReport]:

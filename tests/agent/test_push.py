@@ -10,9 +10,8 @@ import pytest
 
 from fakes.moody_hub import MoodyHub
 from fakes.waiting import wait_until
-from gpudeck.agent.outbox import Outbox
+from gpudeck.agent.outbox import EncodedReport, Outbox, ReportTime
 from gpudeck.agent.push import FIRST_PAUSE, JITTER, MAX_PAUSE, Sender, read_token
-from gpudeck.agent.spool import EncodedReport, ReportTime
 from gpudeck.model.clock import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 

@@ -6,9 +6,8 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.reports import make_gpu
-from gpudeck.agent.outbox import Outbox
+from gpudeck.agent.outbox import Outbox, ReportTime
 from gpudeck.agent.run import Reporter, ReportLoop
-from gpudeck.agent.spool import ReportTime
 from gpudeck.model.errors import Temporary
 from gpudeck.model.report import Report
 from gpudeck.wire import Envelope, decode

@@ -12,9 +12,9 @@ from fakes.hubs import start
 from fakes.moody_hub import MoodyHub
 from fakes.ports import free_port
 from fakes.waiting import wait_until
+from gpudeck.agent.outbox import EncodedReport, Spool
 from gpudeck.agent.run import open_outbox
 from gpudeck.agent.settings import AgentSettings
-from gpudeck.agent.spool import EncodedReport, Spool
 from gpudeck.settings import Settings, choose_outbox_dir
 from gpudeck.wire import Envelope, decode
 

@@ -19,10 +19,9 @@ from fakes.moody_hub import MoodyHub
 from fakes.ports import free_port
 from fakes.waiting import wait_until
 from gpudeck.agent.lock_files import announcing, find_agent_hubs
-from gpudeck.agent.outbox import Outbox
+from gpudeck.agent.outbox import EncodedReport, Outbox
 from gpudeck.agent.push import AVOID_FIRST, STABLE_SECONDS, Sender
 from gpudeck.agent.run import rank_hubs
-from gpudeck.agent.spool import EncodedReport
 from gpudeck.client import Client
 from gpudeck.model.address import is_same_hub, split_hubs
 from gpudeck.model.errors import Unreachable, UsageError

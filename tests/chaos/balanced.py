@@ -23,9 +23,8 @@ from fakes.nats_server import running_nats
 from fakes.postgres import running_postgres
 from fakes.prometheus import running_store
 from fakes.waiting import wait_until
-from gpudeck.agent.outbox import Outbox
+from gpudeck.agent.outbox import EncodedReport, Outbox, ReportTime
 from gpudeck.agent.push import Sender
-from gpudeck.agent.spool import EncodedReport, ReportTime
 from gpudeck.client import Client
 from gpudeck.http_client import TROUBLE
 from gpudeck.model.clock import boottime

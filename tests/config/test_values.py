@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudeck.config import parse_address
-from gpudeck.config.schema import format_size
+from gpudeck.config.convert import format_size
 from gpudeck.model.settings import Address
 from gpudeck.model.text import parse_bytes
 

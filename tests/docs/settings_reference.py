@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import NODEFAULT, Struct, inspect
 
-from gpudeck.config.schema import (
+from gpudeck.config.convert import (
     Option,
     base_for,
     default_of,

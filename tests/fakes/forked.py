@@ -27,7 +27,7 @@ from typing import IO, Any, TextIO
 _MAX_BYTES = 1 << 20
 _IMPORTED_LATE = (
     "gpudeck.collectors.machine",
-    "gpudeck.config.schema",
+    "gpudeck.config.convert",
     "gpudeck.history.embedded.store",
     "numpy.ma",
     "uvicorn.lifespan.off",

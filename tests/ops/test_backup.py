@@ -23,8 +23,18 @@ from gpudeck.database.engine import Database
 from gpudeck.database.migrations import NEWEST
 from gpudeck.history.embedded.tables import VERSION, open_to_write
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.ops.backup import NOTE, locked, make_backup, record_restore, restore
-from gpudeck.ops.backup_archive import MANIFEST, Manifest, describe_file, pack, unpack
+from gpudeck.ops.backup import (
+    MANIFEST,
+    NOTE,
+    Manifest,
+    describe_file,
+    locked,
+    make_backup,
+    pack,
+    record_restore,
+    restore,
+    unpack,
+)
 from gpudeck.ops.data_folder import lock_exclusively, lock_for_hub, use_database
 
 Files = dict[str, bytes]

@@ -4,8 +4,7 @@ from fakes.fleets import fleet_of
 from fakes.reports import GIB, make_busy_gpu, make_gpu, make_process
 from gpudeck.model.report import GpuReading
 from gpudeck.model.view import Fleet
-from gpudeck.tui.table_views import find_users, user_cells, user_columns, user_rows
-from gpudeck.tui.tables import TableLayout
+from gpudeck.tui.table_views import TableLayout, find_users, user_cells, user_columns, user_rows
 
 
 def used(*processes: object, uuid: str = "GPU-0", **others: object) -> GpuReading:

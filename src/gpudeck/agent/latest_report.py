@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from gpudeck import __version__
-from gpudeck.agent.spool import EncodedReport, ReportTime
+from gpudeck.agent.outbox import EncodedReport, ReportTime
 from gpudeck.model import clock, exposition
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
 from gpudeck.model.report import GpuReading, Number

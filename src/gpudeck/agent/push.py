@@ -19,8 +19,7 @@ from pathlib import Path
 import msgspec
 import urllib3
 
-from gpudeck.agent.outbox import Outbox
-from gpudeck.agent.spool import EncodedReport
+from gpudeck.agent.outbox import EncodedReport, Outbox
 from gpudeck.http_client import PROXY_WANTS_LOGIN, TIMEOUT, explain, open_pool
 from gpudeck.model import clock
 from gpudeck.model.address import mask_password, split_hubs

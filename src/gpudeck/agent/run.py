@@ -22,11 +22,10 @@ from msgspec import Struct, field
 
 from gpudeck import __version__
 from gpudeck.agent.lock_files import announcing
-from gpudeck.agent.outbox import Outbox
+from gpudeck.agent.outbox import EncodedReport, Outbox, ReportTime, Spool
 from gpudeck.agent.push import Sender
 from gpudeck.agent.settings import AgentSettings
 from gpudeck.agent.signals import AgentSignals, SystemdNotifier, reload_settings
-from gpudeck.agent.spool import EncodedReport, ReportTime, Spool
 from gpudeck.collectors.base import Collector
 from gpudeck.collectors.child import fork_child
 from gpudeck.collectors.host import boot_id, host_name, machine_id

@@ -21,7 +21,7 @@ from gpudeck.model.view import Fleet
 from gpudeck.tui.details import STEPS_IN_ASCII
 from gpudeck.tui.feed import Feed, News
 from gpudeck.tui.renderer import ScreenRenderer
-from gpudeck.tui.tables import Line
+from gpudeck.tui.table_views import Line
 from gpudeck.tui.top import Top
 from gpudeck.views.table import in_ascii, width_of
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gpudeck.model.text import clean, show_age, show_gib, show_span
 from gpudeck.model.view import Gpu, Host
-from gpudeck.tui.table_views import host_title
-from gpudeck.tui.tables import Line, text_line
+from gpudeck.tui.table_views import Line, host_title, text_line
 from gpudeck.views.table import Cell, fit
 from gpudeck.views.text import COLOURS, SYMBOLS, allocation_note, maintenance_note, reservation_note, show_number
 

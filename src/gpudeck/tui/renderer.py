@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 from gpudeck.model.text import clean, show_count
 from gpudeck.tui.details import gpu_lines, host_lines
-from gpudeck.tui.table_views import bare_cells
-from gpudeck.tui.tables import Line, TableLayout, text_line
+from gpudeck.tui.table_views import Line, TableLayout, bare_cells, text_line
 from gpudeck.tui.top import Top
 from gpudeck.views.filter import explain_unclear
 from gpudeck.views.table import Cell, fit, shorten, width_of

@@ -20,8 +20,18 @@ from gpudeck.model.errors import GpudeckError
 from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess, Totals
 from gpudeck.tui.details import Sparklines
 from gpudeck.tui.feed import FeedLost, News
-from gpudeck.tui.table_views import GPUS, GROUPS, PROCESSES, TABLES, SortOrder, TableView, make_rows, next_sort
-from gpudeck.tui.tables import Listing, TableRow
+from gpudeck.tui.table_views import (
+    GPUS,
+    GROUPS,
+    PROCESSES,
+    TABLES,
+    Listing,
+    SortOrder,
+    TableRow,
+    TableView,
+    make_rows,
+    next_sort,
+)
 from gpudeck.views.filter import choose_words, fits_gpu, forget_states, parse_query
 
 _NOTICE_SECONDS = 6.0
