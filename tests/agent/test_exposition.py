@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fakes.reports import GIB, HOST, IDLE, make_envelope, make_gpu, make_process
-from gpudeck.agent.latest_report import write_metrics
+from gpudeck.agent.listen import write_metrics
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.exposition import expose
 from gpudeck.model.report import Report

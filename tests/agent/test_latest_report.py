@@ -6,7 +6,7 @@ import pytest
 
 from fakes.clock import FakeClock
 from fakes.reports import make_envelope
-from gpudeck.agent.latest_report import LatestReport
+from gpudeck.agent.listen import LatestReport
 from gpudeck.agent.outbox import EncodedReport, ReportTime
 from gpudeck.wire import decode, encode
 

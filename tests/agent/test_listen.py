@@ -16,8 +16,7 @@ from fakes.hosts import BAD_HOSTS, GOOD_HOSTS
 from fakes.reports import make_envelope
 from fakes.waiting import wait_until
 from gpudeck.agent import listen
-from gpudeck.agent.latest_report import LatestReport
-from gpudeck.agent.listen import Listener, ListenToken
+from gpudeck.agent.listen import LatestReport, Listener, ListenToken
 from gpudeck.agent.outbox import EncodedReport
 from gpudeck.model.address import open_socket
 from gpudeck.model.errors import UsageError

@@ -13,8 +13,7 @@ from fakes.certificates import Authority
 from fakes.reports import make_envelope
 from fakes.waiting import wait_until
 from gpudeck.agent import listen
-from gpudeck.agent.latest_report import LatestReport
-from gpudeck.agent.listen import MAX_CONNECTIONS, Listener
+from gpudeck.agent.listen import MAX_CONNECTIONS, LatestReport, Listener
 from gpudeck.agent.outbox import EncodedReport
 from gpudeck.model.address import open_socket
 from gpudeck.model.settings import Address

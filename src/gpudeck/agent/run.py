@@ -360,8 +360,7 @@ def _listening(
     settings: AgentSettings, address: Address, names: str, make_posts: MakePosts | None
 ) -> Iterator[tuple[ReportReceiver, threading.Thread]]:
     """The newest report, served on that address. Raises UsageError."""
-    from gpudeck.agent.latest_report import LatestReport  # noqa: PLC0415 - an agent that only pushes needs no server
-    from gpudeck.agent.listen import Listener  # noqa: PLC0415 - the same
+    from gpudeck.agent.listen import LatestReport, Listener  # noqa: PLC0415 - an agent that only pushes needs no server
     from gpudeck.model.address import open_socket  # noqa: PLC0415 - the same
     from gpudeck.server.tls import Tls  # noqa: PLC0415 - the same
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from gpudeck.agent.latest_report import HttpAnswer, answer_error
+from gpudeck.agent.listen import HttpAnswer, answer_error
 from gpudeck.compat.readings import mebibytes, round_known
 from gpudeck.model.report import GpuReading
 from gpudeck.model.view import Gpu

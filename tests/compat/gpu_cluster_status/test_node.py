@@ -12,8 +12,7 @@ from datetime import datetime
 import pytest
 
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
-from gpudeck.agent.latest_report import LatestReport
-from gpudeck.agent.listen import BODY_BYTES, Listener
+from gpudeck.agent.listen import BODY_BYTES, LatestReport, Listener
 from gpudeck.agent.outbox import EncodedReport
 from gpudeck.compat.gpu_cluster_status_node import NodeResponder
 from gpudeck.model.address import open_socket
