@@ -266,17 +266,15 @@ def test_a_backup_that_could_not_be_restored_is_not_made(data_dir: Path, tmp_pat
 
 
 def test_what_was_not_written_as_it_should_be_is_noticed(
-    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+    data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def pack_badly(target: IO[bytes], manifest: Manifest, folder: Path) -> None:
         (folder / "agent.token").write_bytes(b"x" * (folder / "agent.token").stat().st_size)
         pack(target, manifest, folder)
 
     monkeypatch.setattr("gpudeck.ops.backup.pack", pack_badly)
-    for target in (tmp_path / "b.tar.gz", None):
-        with pytest.raises(GpudeckError, match=r"read back and cannot be restored: agent\.token in it is not what"):
-            make_backup(target, None)
-    assert capfdbinary.readouterr().out == b""
+    with pytest.raises(GpudeckError, match=r"read back and cannot be restored: agent\.token in it is not what"):
+        make_backup(tmp_path / "b.tar.gz", None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "gpudeck.yaml"]
 
 

@@ -2,7 +2,9 @@
 POST requests. A host is read at its interval: many hubs cost no more than one.
 
 For Prometheus unknown values are left out. Process ids, commands and jobs are never labels: each new one would be a new
-series for ever. Connections and the size of a request are bounded. If all connections are taken, the one that has sent no request for
+series for ever.
+
+Connections and the size of a request are bounded. If all connections are taken, the one that has sent no request for
 longest is closed.
 """
 
