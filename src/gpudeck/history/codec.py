@@ -1,9 +1,8 @@
 """A matrix of readings as bytes and back: one metric of one host's hour, a row per GPU, a column per sample.
 
-Values become integer multiples of their precision. A row becomes its first value and the differences between samples
-or, where values are noise, its minimum and the differences to it. Numbers are split into planes of their first, second
-… bytes, and each plane is deflated separately. Unknown values are a bit mask. Hours, quarter hours and journal entries
-are framed by `add_checksum`: version, CRC-32 of the content, content.
+Values become integer multiples of their precision. A row becomes its first value and the differences between samples.
+Numbers are split into planes of their first, second … bytes, and each plane is deflated separately. Unknown values are
+a bit mask. Hours, quarter hours and journal entries are framed by `add_checksum`: version, CRC-32 and content.
 """
 
 import math
@@ -29,17 +28,13 @@ Flags = NDArray[np.bool_]
 _Whole = NDArray[np.int64]
 _Unsigned = NDArray[np.uint64]
 
-_NOTHING, _GAPS, _ONE_BASE, _AS_STEPS, _ALL_VARY = 1, 2, 4, 8, 16
+_NOTHING, _GAPS, _ONE_BASE, _ALL_VARY = 1, 2, 4, 8
 _LARGEST: Final = 2.0**61
 """Differences of such numbers fit into 64 bits. Larger values are kept as unknown."""
 _MIN_DEFLATED: Final = 24
 """Bytes: deflating less gains nothing."""
 _SHORT: Final = 32
 """Bytes: a matrix of one value has fewer."""
-_ESTIMATED: Final = 1000
-"""Numbers that are looked at to estimate the size of all."""
-_ESTIMATED_FROM: Final = 64
-"""Of fewer numbers the estimate takes longer than it saves bytes."""
 _LEVEL: Final = 1
 """Of deflating: 6 takes a sixth longer for a whole hour and saves 4 % of its bytes."""
 _Size = Annotated[int, Meta(ge=0, le=MAX_VALUES)]
@@ -74,7 +69,7 @@ class _PackedMatrix(Struct, array_like=True, frozen=True):
     precision: int | float
     rows: _Size
     samples: _Size
-    flags: Annotated[int, Meta(ge=0, le=31)]
+    flags: Annotated[int, Meta(ge=0, le=15)]
     bases: _Planes = field(default_factory=list)
     steps: _Planes = field(default_factory=list)
     varying: bytes = b""
@@ -86,7 +81,6 @@ _unpack = msgspec.msgpack.Decoder(_PackedMatrix).decode
 _FIRST: Final = bytes([MATRIX_VERSION])
 _min, _max = np.minimum.reduce, np.maximum.reduce
 _NO_ENDS: Final = np.array([np.nan, np.nan])
-_WEIGHTS: Final = np.arange(2 * _ESTIMATED + 1) * np.log2(np.maximum(np.arange(2 * _ESTIMATED + 1), 1))
 
 
 def encode_matrix(matrix: Floats, precision: float) -> bytes:
@@ -210,39 +204,13 @@ def _fill(scaled: Floats, known: Flags) -> _Whole:
 def _pack_rows(whole: _Whole) -> tuple[int, list[bytes], list[bytes], bytes]:
     steps = whole[:, 1:] - whole[:, :-1]
     varying = steps.any(axis=1)
-    flags, bits, some = _ALL_VARY, b"", whole
+    flags, bits = _ALL_VARY, b""
     if not varying.any():
         return (*_pack_bases(whole[:, 0].copy()), [], b"")
     if not varying.all():
-        flags, bits, some, steps = 0, np.packbits(varying).tobytes(), whole[varying], steps[varying]
-    bases, numbers = whole[:, 0].copy(), _zigzag(steps)
-    above = _unless_steps_are_less(some, numbers)
-    if above is not None:
-        bases[varying], numbers = _min(some, axis=1), above
-    else:
-        flags |= _AS_STEPS
-    base_flag, packed_bases = _pack_bases(bases)
-    return flags | base_flag, packed_bases, _pack_planes(numbers), bits
-
-
-def _unless_steps_are_less(some: _Whole, steps: _Unsigned) -> _Unsigned | None:
-    """How far each value is above its row's smallest, unless the steps take fewer bits. Where few change they do."""
-    if steps.size < _ESTIMATED_FROM or 3 * np.count_nonzero(steps) <= steps.size:
-        return None
-    above = (some - _min(some, axis=1, keepdims=True)).view(np.uint64)
-    if 16 * steps.sum(dtype=np.float64) < above.sum(dtype=np.float64):
-        return None
-    return above if _bits(above) < _bits(steps) else None
-
-
-def _bits(numbers: _Unsigned) -> float:
-    """What a number costs with the best code that knows only how often each byte is there. Looks at some of them."""
-    flat = numbers.ravel()
-    octets = _octets(flat[:: max(1, flat.size // _ESTIMATED)])
-    count, planes = octets.shape
-    # All planes in one count, each in a place of its own.
-    counts = np.bincount((octets + 256 * np.arange(planes, dtype=np.uint16)).ravel())
-    return float(planes * math.log2(count) - _WEIGHTS[counts].sum() / count)
+        flags, bits, steps = 0, np.packbits(varying).tobytes(), steps[varying]
+    base_flag, packed_bases = _pack_bases(whole[:, 0].copy())
+    return flags | base_flag, packed_bases, _pack_planes(_zigzag(steps)), bits
 
 
 def _pack_bases(bases: _Whole) -> tuple[int, list[bytes]]:
@@ -341,7 +309,7 @@ def _unpack_columns(matrices: Sequence[_PackedMatrix], places: Sequence[int]) ->
     owner = np.repeat(np.arange(len(matrices)), rows)
     whole = _join_bases(matrices, owner)
     if any(one.steps for one in matrices):
-        _add_steps(whole, matrices, places, owner)
+        _add_steps(whole, matrices, places)
     shorts = np.array([one.precision for one in matrices], np.float64)
     values = np.empty(len(whole))
     for short in np.unique(shorts).tolist():
@@ -373,7 +341,7 @@ def _join_bases(matrices: Sequence[_PackedMatrix], owner: _Whole) -> _Whole:
     return whole
 
 
-def _add_steps(whole: _Whole, matrices: Sequence[_PackedMatrix], places: Sequence[int], owner: _Whole) -> None:
+def _add_steps(whole: _Whole, matrices: Sequence[_PackedMatrix], places: Sequence[int]) -> None:
     varying = [
         b"\x00" * one.rows
         if not one.steps
@@ -383,22 +351,9 @@ def _add_steps(whole: _Whole, matrices: Sequence[_PackedMatrix], places: Sequenc
         for one in matrices
     ]
     is_varying = np.frombuffer(b"".join(varying), np.bool_)
-    is_sum = np.array([bool(one.flags & _AS_STEPS) for one in matrices])[owner]
     counts = [flags.count(1) for flags in varying]
-    above = [
-        [_inflate(plane, count * one.samples)[place :: one.samples] for plane in one.steps]
-        for one, place, count in zip(matrices, places, counts, strict=True)
-        if count and not one.flags & _AS_STEPS
-    ]
-    if above:
-        whole[is_varying & ~is_sum] += _join_planes(above, [len(planes[0]) for planes in above]).view(np.int64)
-    sums = [
-        _sum_steps(one, count, place)
-        for one, place, count in zip(matrices, places, counts, strict=True)
-        if count and one.flags & _AS_STEPS
-    ]
-    if sums:
-        whole[is_varying & is_sum] += np.concatenate(sums)
+    sums = (_sum_steps(*of) for of in zip(matrices, counts, places, strict=True) if of[1])
+    whole[is_varying] += np.concatenate([np.empty(0, np.int64), *sums])
 
 
 def _sum_steps(packed: _PackedMatrix, count: int, place: int) -> _Whole:
@@ -440,7 +395,6 @@ def _one_base(packed: _PackedMatrix) -> int:
 
 def _unpack_rows(packed: _PackedMatrix, bases: _Whole, whole: _Whole) -> None:
     rows, samples = whole.shape
-    is_steps = bool(packed.flags & _AS_STEPS)
     if packed.flags & _ALL_VARY:
         count, some, varying = rows, whole, None
     else:
@@ -448,14 +402,9 @@ def _unpack_rows(packed: _PackedMatrix, bases: _Whole, whole: _Whole) -> None:
         count = int(np.count_nonzero(varying))
         some = np.empty((count, samples), dtype=np.int64)
     first = bases[:, None] if varying is None else bases[varying, None]
-    width = samples - is_steps
-    numbers = _unpack_planes(packed.steps, count * width).reshape(count, width)
-    if is_steps:
-        some[:, :1] = first
-        some[:, 1:] = _unzigzag(numbers)
-        np.cumsum(some, axis=1, out=some)
-    else:
-        np.add(numbers.astype(np.int64), first, out=some)
+    some[:, :1] = first
+    some[:, 1:] = _unzigzag(_unpack_planes(packed.steps, count * (samples - 1))).reshape(count, samples - 1)
+    np.cumsum(some, axis=1, out=some)
     if varying is not None:
         whole[:] = bases[:, None]
         whole[varying] = some

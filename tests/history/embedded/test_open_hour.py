@@ -4,12 +4,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from gpudeck.history.embedded.journal import GpuRuns, MetricLayout, SampleBatch, make_batch
+from gpudeck.history.embedded.journal import GpuRuns, SampleBatch, make_batch
 from gpudeck.history.embedded.open_hour import LooseBatches, MatrixCache, OpenHour
 from gpudeck.history.hour import Hour
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES
 
-LAYOUT = MetricLayout(("utilization_percent", "power_watts", "temperature_celsius", "fan_percent"), ("cpu_percent",))
-OLDER = MetricLayout(("power_watts", "smell_level"), ("cpu_percent",))
 START, HOST = 7200, 17
 NEVER_SEEN = 10_000
 
@@ -17,29 +16,29 @@ NEVER_SEEN = 10_000
 class Row:
     """One sample, as it was told."""
 
-    def __init__(self, at: float, gpu_runs: GpuRuns, layout: MetricLayout = LAYOUT) -> None:
+    def __init__(self, at: float, gpu_runs: GpuRuns) -> None:
         rng = random.Random(at)
-        self.at, self.gpu_runs, self.layout = START + at, gpu_runs, layout
+        self.at, self.gpu_runs = START + at, gpu_runs
         self.states = bytes(rng.randrange(2, 6) for _ in gpu_runs.gpus)
-        width = len(layout.gpu)
+        width = len(GPU_NAMES)
         values = [
             [rng.choice((np.nan, rng.randrange(100) * 3.0**place)) for place in range(width)] for _ in self.states
         ]
         self.table = np.rint(np.array(values).reshape(-1, width))
         memory = [(rng.choice((np.nan, 2.0**20 * rng.randrange(80_000))), 50.0) for _ in gpu_runs.pairs]
         self.runs = np.array(memory).reshape(-1, 2)
-        self.own = np.array([[float(rng.randrange(100))]])
+        self.own = np.array([[float(rng.randrange(100)) for _ in HOST_NAMES]])
 
     def batch(self) -> SampleBatch:
         """With a neighbour before and after it."""
         other = GpuRuns((99,), ((5,),))
         table = np.concatenate([np.zeros((1, self.table.shape[1])), self.table, np.ones((1, self.table.shape[1]))])
         runs = np.concatenate([[(0.0, 1.0)], self.runs, [(2.0**20, np.nan)]])
-        own = np.concatenate([[[1.0]], self.own, [[2.0]]])
+        own = np.concatenate([np.ones_like(self.own), self.own, 2 * np.ones_like(self.own)])
         moments = np.array([(self.at, 10.0)] * 3)
         of = (HOST - 1, HOST, HOST + 1)
         gpu_runs = [other, self.gpu_runs, other]
-        return make_batch(of, moments, gpu_runs, b"\2" + self.states + b"\3", (own, table, runs), layout=self.layout)
+        return make_batch(of, moments, gpu_runs, b"\2" + self.states + b"\3", (own, table, runs))
 
 
 def open_hour(rows: Sequence[Row], batches_in_piece: int = NEVER_SEEN) -> OpenHour:
@@ -67,7 +66,7 @@ def assert_same(one: Hour, other: Hour) -> None:
         assert one.gpus[mine.gpu] == other.gpus[its.gpu]
         for field in ("present", "memory", "utilization"):
             np.testing.assert_array_equal(getattr(mine, field), getattr(its, field))
-    for name in LAYOUT.gpu:
+    for name in GPU_NAMES:
         np.testing.assert_array_equal(one.metrics[name], other.metrics[name][order])
     np.testing.assert_allclose(one.host["cpu_percent"], other.host["cpu_percent"])
 
@@ -115,12 +114,3 @@ def test_only_what_is_wanted_is_in_a_picture() -> None:
         hour = open_hour([Row(0.0, GpuRuns((1,), ((7,),)))], batches_in_piece)
         snapshot = hour.snapshot(("power_watts", "host_cpu_percent"), runs=False)
         assert (list(snapshot.metrics), list(snapshot.host), snapshot.runs) == (["power_watts"], ["cpu_percent"], [])
-
-
-@pytest.mark.parametrize("batches_in_piece", [2, NEVER_SEEN])
-def test_rows_of_an_earlier_version_stand_beside_those_of_this_one(batches_in_piece: int) -> None:
-    one = GpuRuns((1,), ((),))
-    snapshot = open_hour([Row(0.0, one, OLDER), Row(10.0, one)], batches_in_piece).snapshot()
-    assert set(snapshot.metrics) == {*LAYOUT.gpu, *OLDER.gpu}
-    assert np.isnan(snapshot.metrics["utilization_percent"][0, 0])
-    assert np.isnan(snapshot.metrics["smell_level"][0, 1])

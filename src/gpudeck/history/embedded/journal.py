@@ -32,16 +32,23 @@ _MAX_BYTES: Final = 1 << 28
 """In an entry: much more than the samples that may wait to be written."""
 _LAST: Final = 7e9
 _RUN_STEPS: Final = np.array([MIB, 1.0])
+_RUN_NAMES: Final = ("memory", "utilization")
 _Runs = tuple[tuple[int, ...], tuple[tuple[int, ...] | None, ...]]
 _Column = float | tuple[int, bytes] | None
 """One number of steps for all rows, None where that is unknown; or the bytes of each type's number."""
 
 
 class MetricLayout(NamedTuple):
-    """The names of a sample's values: those of the version that wrote it."""
+    """The names of a sample's values: those of the version that wrote it. What is read is in the order of this one."""
 
     gpu: tuple[str, ...] = GPU_NAMES
     host: tuple[str, ...] = HOST_NAMES
+
+
+CURRENT: Final = MetricLayout()
+GPU_STEPS: Final = np.array([metric.precision for metric in GPU_METRICS.values()])
+HOST_STEPS: Final = np.array([metric.precision for metric in HOST_METRICS.values()])
+"""The smallest step worth keeping of each metric."""
 
 
 class GpuRuns(NamedTuple):
@@ -113,7 +120,6 @@ class SampleBatch(Struct):
     """Samples of hosts. `states` and `table` have a row for each GPU, `runs` one for each run on a GPU: its memory and
     utilization. Those of sample `n` begin at `gpu_starts[n]` and `run_starts[n]`."""
 
-    layout: MetricLayout
     hosts: NDArray[np.int64]
     times: Floats
     intervals: Floats
@@ -132,22 +138,18 @@ def make_batch(
     gpu_runs: list[GpuRuns],
     states: bytes,
     tables: tuple[Floats, Floats, Floats],
-    *,
-    layout: MetricLayout = MetricLayout(),  # noqa: B008 - it cannot change
 ) -> SampleBatch:
     """`moments` is time and interval of each sample, kept in milliseconds; `tables` are of hosts, GPUs and runs."""
     own, table, runs = tables
     moments = np.rint(moments * 1000) / 1000
-    gpu_steps, host_steps = precisions_of(layout)
     return SampleBatch(
-        layout,
         np.array(hosts, np.int64),
         moments[:, 0],
         moments[:, 1],
         gpu_runs,
         np.frombuffer(states, np.uint8),
-        StepTable.pack(own, host_steps),
-        StepTable.pack(table, gpu_steps),
+        StepTable.pack(own, HOST_STEPS),
+        StepTable.pack(table, GPU_STEPS),
         StepTable.pack(runs, _RUN_STEPS),
         *_find_starts(gpu_runs),
     )
@@ -157,15 +159,6 @@ def _find_starts(gpu_runs: list[GpuRuns]) -> tuple[NDArray[np.int64], NDArray[np
     gpus = [len(one.gpus) for one in gpu_runs]
     runs = [sum([len(some) for some in one.runs if some]) for one in gpu_runs]
     return np.cumsum([0, *gpus]), np.cumsum([0, *runs])
-
-
-@cache
-def precisions_of(layout: MetricLayout) -> tuple[Floats, Floats]:
-    """The smallest step worth keeping of each metric; of one that is no longer in the catalog, a millionth."""
-    return (
-        np.array([GPU_METRICS[name].precision if name in GPU_METRICS else 1e-6 for name in layout.gpu]),
-        np.array([HOST_METRICS[name].precision if name in HOST_METRICS else 1e-6 for name in layout.host]),
-    )
 
 
 class _PackedEntry(Struct, array_like=True, frozen=True):
@@ -201,7 +194,7 @@ def _pack_column(column: Whole | float) -> _Column:
     return column.itemsize, column.tobytes()
 
 
-def decode_entry(body: bytes, layout: MetricLayout) -> SampleBatch:
+def decode_entry(body: bytes, layout: MetricLayout = CURRENT) -> SampleBatch:
     """Raises Damaged for what cannot be read."""
     try:
         plain = zstandard.ZstdDecompressor().decompress(
@@ -220,15 +213,14 @@ def _decode(packed: _PackedEntry, layout: MetricLayout) -> SampleBatch:
     if len(states) != gpus or any(len(one.gpus) != len(one.runs) for one in gpu_runs):
         raise Damaged("states, GPUs and runs do not fit together")
     return SampleBatch(
-        layout,
         _read(packed.hosts, "<i8", samples),
         _read(packed.times, "<f8", samples),
         _read(packed.intervals, "<f8", samples),
         gpu_runs,
         states,
-        _read_table(packed.own, samples, len(layout.host)),
-        _read_table(packed.table, gpus, len(layout.gpu)),
-        _read_table(packed.runs, runs, len(_RUN_STEPS)),
+        _read_table(packed.own, samples, layout.host, HOST_NAMES),
+        _read_table(packed.table, gpus, layout.gpu, GPU_NAMES),
+        _read_table(packed.runs, runs, _RUN_NAMES, _RUN_NAMES),
         gpu_starts,
         run_starts,
     )
@@ -239,10 +231,12 @@ def _same_runs(gpus: tuple[int, ...], runs: tuple[tuple[int, ...] | None, ...]) 
     return GpuRuns(gpus, runs)
 
 
-def _read_table(columns: list[_Column], rows: int, width: int) -> StepTable:
-    if len(columns) != width:
-        raise Damaged(f"{len(columns)} columns are not {width}")
-    return StepTable(rows, [_read_column(column, rows) for column in columns])
+def _read_table(columns: list[_Column], rows: int, names: tuple[str, ...], wanted: tuple[str, ...]) -> StepTable:
+    """Columns that were written under other names are in the order of `wanted`; one that is missing is unknown."""
+    if len(columns) != len(names):
+        raise Damaged(f"{len(columns)} columns are not {len(names)}")
+    found = {name: _read_column(column, rows) for name, column in zip(names, columns, strict=True)}
+    return StepTable(rows, [found.get(name, np.nan) for name in wanted])
 
 
 def _read_column(column: _Column, rows: int) -> Whole | float:
@@ -297,7 +291,7 @@ def pick(batch: SampleBatch, samples: NDArray[np.int64]) -> SampleBatch:
     )
     moments = batch.hosts[samples], batch.times[samples], batch.intervals[samples]
     starts = _find_starts(gpu_runs)
-    return SampleBatch(batch.layout, *moments, gpu_runs, batch.states[gpus], own, table, run_values, *starts)
+    return SampleBatch(*moments, gpu_runs, batch.states[gpus], own, table, run_values, *starts)
 
 
 def rows_of(starts: NDArray[np.int64], samples: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -318,10 +312,6 @@ def _decode_row(connection: sqlite3.Connection, layout: int, body: bytes) -> Sam
     if not ((batch.times >= 0) & (batch.times < _LAST)).all():
         raise Damaged("an entry of the journal is damaged: it is of no time")
     return batch
-
-
-def join_layout(layout: MetricLayout) -> tuple[str, ...]:
-    return (*layout.gpu, "", *layout.host)
 
 
 def _find_layout(connection: sqlite3.Connection, key: int) -> MetricLayout:

@@ -8,7 +8,7 @@ costs more than the numbers of one host.
 import math
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import pairwise
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
@@ -19,15 +19,16 @@ from numpy.typing import NDArray
 from gpudeck.history.base import UsageAmounts
 from gpudeck.history.codec import Floats
 from gpudeck.history.embedded.journal import (
+    GPU_STEPS,
+    HOST_STEPS,
     GpuRuns,
-    MetricLayout,
     SampleBatch,
     Whole,
-    precisions_of,
     scale,
     unpack_steps,
 )
 from gpudeck.history.hour import SECONDS, Hour, RunSlice, cover
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HOST_PREFIX
 from gpudeck.history.totals import StepTotals
 from gpudeck.model.catalog import MIB
 
@@ -49,7 +50,6 @@ _Matrix = tuple[int, np.dtype[Any], np.dtype[Any], bytes] | float
 MatrixCache = dict[int, dict[MatrixKey, "Floats | float"]]
 """What was decoded, by the id of its piece."""
 Indexes = NDArray[np.int64]
-_Places = dict[MetricLayout, int] | None
 _local = threading.local()
 
 T = TypeVar("T")
@@ -59,7 +59,6 @@ class Piece(Struct):
     """Samples of some hosts, of which each has a row or more. All matrices are `width` samples wide: where a host has
     fewer, its last is repeated."""
 
-    layout: MetricLayout
     rows: int
     width: int
     matrices: dict[MatrixKey, _Matrix]
@@ -84,10 +83,6 @@ class PieceSlice(Struct, frozen=True):
     row: int
     gpu: int
     run: int
-
-    @property
-    def layout(self) -> MetricLayout:
-        return self.piece.layout
 
     @property
     def source(self) -> Piece:
@@ -115,10 +110,6 @@ class LooseSample(Struct, frozen=True):
     batch: SampleBatch
     place: int
     count: int = 1
-
-    @property
-    def layout(self) -> MetricLayout:
-        return self.batch.layout
 
     @property
     def time(self) -> float:
@@ -181,34 +172,32 @@ class _Assembly:
 
     def hour(self, start: int, before: float | None, metrics: Collection[str] | None, *, runs: bool) -> Hour:
         times, intervals = self._times[self._order], self._line((MOMENT, INTERVALS), 0.001)[self._order]
-        layouts = list(dict.fromkeys(part.layout for part in self._parts))
         return Hour(
             start=start,
             times=times,
             covered=cover(times, intervals, before),
             gpus=self._gpus,
-            states=self._table((STATE, 0), 1.0, None, 0.0).astype(np.uint8),
+            states=self._table((STATE, 0), 1.0, 0.0).astype(np.uint8),
             metrics={
-                name: self._table((OF_GPU, place), step, layout, np.nan)
-                for name, place, step, layout in metrics_of(layouts, metrics, of_gpu=True)
+                name: self._table((OF_GPU, place), step, np.nan) for name, place, step in metrics_of(OF_GPU, metrics)
             }
             if self._gpus
             else {},
             host={
-                name: self._line((OF_HOST, place), step, layout)[self._order]
-                for name, place, step, layout in metrics_of(layouts, metrics, of_gpu=False)
+                name: self._line((OF_HOST, place), step)[self._order]
+                for name, place, step in metrics_of(OF_HOST, metrics)
             },
             runs=self._runs() if runs else [],
         )
 
-    def _line(self, key: MatrixKey, step: float, places: _Places = None) -> Floats:
+    def _line(self, key: MatrixKey, step: float) -> Floats:
         line = np.empty(self._count)
-        for span, values in zip(self._spans, self._read(key, step, places), strict=True):
+        for span, values in zip(self._spans, self._read(key, step), strict=True):
             line[span] = values
         return line
 
-    def _table(self, key: MatrixKey, step: float, places: _Places, blank: float) -> Floats:
-        found = self._read(key, step, places)
+    def _table(self, key: MatrixKey, step: float, blank: float) -> Floats:
+        found = self._read(key, step)
         shape = len(self._gpus), self._count
         if self._is_even and _are_alike(found):
             return np.full(shape, found[0])[:, self._order]
@@ -217,15 +206,8 @@ class _Assembly:
             table[where, span] = values
         return table[:, self._order]
 
-    def _read(self, key: MatrixKey, step: float, places: _Places) -> "list[Floats | float]":
-        """Of each part. `places` are the metric's in each layout; without them it is the same in all."""
-        cache = self._cache
-        if places is None:
-            return [part.read(key, step, cache) for part in self._parts]
-        return [
-            part.read((key[0], places[part.layout]), step, cache) if part.layout in places else np.nan
-            for part in self._parts
-        ]
+    def _read(self, key: MatrixKey, step: float) -> "list[Floats | float]":
+        return [part.read(key, step, self._cache) for part in self._parts]
 
     def _runs(self) -> list[RunSlice]:
         slices: dict[tuple[int, int], RunSlice] = {}
@@ -258,20 +240,12 @@ def _are_alike(found: "list[Floats | float]") -> bool:
     return all(isinstance(one, float) and (one == first or (is_unknown and math.isnan(one))) for one in found)
 
 
-def metrics_of(
-    layouts: list[MetricLayout], wanted: Collection[str] | None, *, of_gpu: bool
-) -> Iterator[tuple[str, int, float, _Places]]:
-    """Name, place and step of each that is wanted; and its place in each layout, where there are several."""
-    prefix = "" if of_gpu else "host_"
-    all_names = [layout.gpu if of_gpu else layout.host for layout in layouts]
-    for name in dict.fromkeys(name for names in all_names for name in names):
+def metrics_of(kind: int, wanted: Collection[str] | None) -> Iterator[tuple[str, int, float]]:
+    """Name, place and step of each metric of GPUs (OF_GPU) or hosts that is wanted."""
+    names, steps, prefix = (GPU_NAMES, GPU_STEPS, "") if kind == OF_GPU else (HOST_NAMES, HOST_STEPS, HOST_PREFIX)
+    for place, (name, step) in enumerate(zip(names, steps.tolist(), strict=True)):
         if wanted is None or prefix + name in wanted:
-            places = {
-                layout: names.index(name) for layout, names in zip(layouts, all_names, strict=True) if name in names
-            }
-            layout, place = next(iter(places.items()))
-            step = float(precisions_of(layout)[0 if of_gpu else 1][place])
-            yield name, place, step, places if len(layouts) > 1 else None
+            yield name, place, step
 
 
 class LooseBatches:
@@ -293,8 +267,8 @@ class LooseBatches:
 
     def pack(self) -> Iterator[tuple[int, int, PieceSlice]]:
         """Host and hour of each slice of the new pieces. The batches stay until `clear`."""
-        for _, some in groupby(self.batches, lambda batch: batch.layout):
-            yield from _PiecePacker(list(some)).run()
+        if self.batches:
+            yield from _PiecePacker(self.batches).run()
 
     def clear(self) -> None:
         self.batches, self.oldest, self._rows = [], math.inf, 0
@@ -327,7 +301,6 @@ class _Segment(Struct):
 class _PiecePacker:
     def __init__(self, batches: list[SampleBatch]) -> None:
         self._batches = batches
-        self._layout = batches[0].layout
         self._gpu_runs = [one for batch in batches for one in batch.gpu_runs]
         self._compress = zstandard.ZstdCompressor(level=1).compress
 
@@ -371,7 +344,7 @@ class _PiecePacker:
             samples = order[begins[first:end, None] + np.minimum(np.arange(width), mine[:, None] - 1)]
             gpus, gpu_rows = _spread(samples, gpu_starts, gpu_counts)
             runs, run_rows = _spread(samples, run_starts, run_counts)
-            piece = Piece(self._layout, len(mine), width, {})
+            piece = Piece(len(mine), width, {})
             segments.append(_Segment(piece, samples, gpus, runs))
             for row, (sample, count) in enumerate(zip(samples[:, 0].tolist(), mine.tolist(), strict=True)):
                 found = PieceSlice(piece, self._gpu_runs[sample], count, row, gpu_rows[row], run_rows[row])

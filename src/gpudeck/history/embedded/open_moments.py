@@ -113,11 +113,9 @@ class OpenMoments:
             yield HourMoment(one.time, covered[at], gpus, states[mine], since[mine], values[mine], own[at], runs)
 
     def _read_metrics(self, rows: "_Rows", kind: int) -> Floats:
-        names = _NAMES[kind]
-        table = np.full((rows.count(kind), len(names)), np.nan)
-        for name, place, step, _ in metrics_of([rows.part.layout], self._metrics, of_gpu=kind == OF_GPU):
-            if name in names:
-                table[:, names.index(name)] = rows.read(kind, (kind, place), step)
+        table = np.full((rows.count(kind), len(_NAMES[kind])), np.nan)
+        for _, place, step in metrics_of(kind, self._metrics):
+            table[:, place] = rows.read(kind, (kind, place), step)
         return table
 
 

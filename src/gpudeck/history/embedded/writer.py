@@ -19,7 +19,7 @@ from typing import Final
 
 import numpy as np
 
-from gpudeck.history.embedded.journal import MetricLayout, SampleBatch, encode_entry, join_layout, pick, read_journal
+from gpudeck.history.embedded.journal import CURRENT, SampleBatch, encode_entry, pick, read_journal
 from gpudeck.history.embedded.keys import BatchBuilder, KeyRegistry
 from gpudeck.history.embedded.open_hour import HOST_BITS, LooseBatches, MatrixCache, OpenHour
 from gpudeck.history.embedded.repair import replace_file
@@ -127,7 +127,7 @@ class EmbeddedWriter:
                 samples_since=lambda: self._retention.certain - self._settings.raw,
             )
             with self._transaction():
-                self._layout = self.keys.layout(join_layout(MetricLayout()))
+                self._layout = self.keys.layout((*CURRENT.gpu, "", *CURRENT.host))
             self._retention_job = HistoryRetention(self._connection, self._settings)
             self._sealed_last = {host.key: host.last for host in self.keys.by_key.values()}
             self._recover()
