@@ -23,9 +23,9 @@ from sqlalchemy import func, select
 from bench.reports import make_rounds
 from bench.tables import Row, print_table
 from gpudeck.alerts.engine import AlertEngine
-from gpudeck.alerts.manager import AlertManager
 from gpudeck.alerts.notifiers.message_service import MessageService
 from gpudeck.alerts.notifiers.settings import ChannelSettings, NotifySettings
+from gpudeck.alerts.service import AlertManager
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.alerts.store import AlertStore
 from gpudeck.api.access import Policy
@@ -37,7 +37,7 @@ from gpudeck.database.schema import outbox
 from gpudeck.digests.figures import SHARE, FigureReader
 from gpudeck.digests.service import DigestService
 from gpudeck.digests.settings import DigestSettings
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.embedded.store import EmbeddedStore

@@ -24,8 +24,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.model.gpu_request import GpuRequest
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.conflicts import Conflict
-from gpudeck.reservations.requests import ObservedGpu, ReservationDraft, ReservationRequest
-from gpudeck.reservations.rules import Requester
+from gpudeck.reservations.requests import ObservedGpu, Requester, ReservationDraft, ReservationRequest
 from gpudeck.reservations.settings import DAY, HOUR, ReservationSettings
 from gpudeck.reservations.store import ReservationStore
 

@@ -9,9 +9,9 @@ import pytest
 from alerts.watched import NOW, Watched
 from fakes.api_app import make_auth
 from fakes.reports import make_gpu
-from gpudeck.alerts.manager import AlertManager
 from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.record import describe
+from gpudeck.alerts.service import AlertManager
 from gpudeck.alerts.settings import AlertSettings, RuleChange
 from gpudeck.alerts.store import AlertQuery, AlertStore
 from gpudeck.database.schema import alerts

@@ -15,7 +15,7 @@ from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.service import MAX_SHOWN, AlertService
 from gpudeck.alerts.settings import AlertSettings, RuleChange
 from gpudeck.database.schema import name_fleet
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.model import cpu_budget as turns_of_the_loop

@@ -12,7 +12,7 @@ import pytest
 from fakes.api_app import ADMIN_TOKEN, make_app, make_auth
 from fakes.clock import FakeClock
 from fakes.reports import make_envelope
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.event import make_event

@@ -16,7 +16,7 @@ import pytest
 from fakes.api_app import make_app, make_auth
 from fakes.clock import FakeClock
 from gpudeck.api.access import Commands
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.embedded.store import EmbeddedStore

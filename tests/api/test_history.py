@@ -16,7 +16,7 @@ from fakes.store import RUN, FakeStore
 from fakes.waiting import until
 from gpudeck.api.access import Commands
 from gpudeck.api.history import AT_FULL_SPEED, MAX_WAITING, SHARE, HistoryQueries
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import HIDDEN, Visibility

@@ -9,7 +9,7 @@ import pytest
 
 from fakes.api_app import make_app, make_auth
 from fakes.reports import make_envelope, make_gpu
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.maintenance.service import MaintenanceService

@@ -13,7 +13,7 @@ from gpudeck.alerts.record import AlertRecord
 from gpudeck.alerts.store import AlertStore
 from gpudeck.api.events import ReliabilityRanking
 from gpudeck.database.engine import Database
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.events.store import FaultCount
 from gpudeck.fleet.hub import Hub

@@ -23,16 +23,14 @@ from gpudeck.cluster.service import FILE_NAME, ClusterService
 from gpudeck.cluster.settings import ClusterSettings, cluster_problem
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import cluster_leases, events, personal_mutes
-from gpudeck.events.log import EventLog
-from gpudeck.events.service import EventService
+from gpudeck.events.service import EventLog, EventService
 from gpudeck.events.settings import EventSettings
 from gpudeck.events.store import EventQuery, EventStore
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.cluster import LostDuty
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.event import make_event
-from gpudeck.reservations.requests import ReservationDraft, ReservationRequest
-from gpudeck.reservations.rules import Requester
+from gpudeck.reservations.requests import Requester, ReservationDraft, ReservationRequest
 from gpudeck.reservations.service import ReservationService, observe
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.wire import encode

@@ -18,7 +18,7 @@ from gpudeck.database.schema import name_fleet
 from gpudeck.demo.scheduler import DemoScheduler
 from gpudeck.demo.service import DemoInbox, DemoScenario
 from gpudeck.demo.story import PRICES, DemoReservation, plan_queue, plan_reservations, priced
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.settings import UsageSettings

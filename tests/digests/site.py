@@ -19,7 +19,7 @@ from gpudeck.database.schema import outbox
 from gpudeck.digests.figures import FigureReader
 from gpudeck.digests.service import DigestService
 from gpudeck.digests.settings import DigestSettings
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.embedded.store import EmbeddedStore

@@ -14,8 +14,8 @@ from fakes.clock import FakeClock
 from fakes.tables import open_file, put_tables
 from fakes.waiting import until
 from gpudeck.database.engine import Database
-from gpudeck.events import log
-from gpudeck.events.log import EventLog
+from gpudeck.events import service
+from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.events.store import EventQuery, EventStore
 from gpudeck.model.clock import RetentionClock
@@ -174,8 +174,8 @@ def test_added_event_is_heard_at_once_and_found_at_once(database: Database) -> N
 def test_events_wait_while_the_database_is_away_and_a_problem_is_said(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "WRITE_SECONDS", 0.01)
-    monkeypatch.setattr(log, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(service, "WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(service, "RETRY_SECONDS", 0.01)
 
     async def work() -> None:
         moody = Moody(database)
@@ -195,7 +195,7 @@ def test_events_wait_while_the_database_is_away_and_a_problem_is_said(
 
 
 def test_as_many_events_wait_as_there_is_room_for(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "MAX_WAITING", 3)
+    monkeypatch.setattr(service, "MAX_WAITING", 3)
 
     async def work() -> None:
         events = EventLog(database, EventSettings())
@@ -221,8 +221,8 @@ def test_what_waits_is_written_when_the_hub_stops(database: Database) -> None:
 def test_damaged_part_of_the_past_keeps_no_new_event_from_being_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log, "WRITE_SECONDS", 0.01)
-    monkeypatch.setattr(log, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(service, "WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(service, "RETRY_SECONDS", 0.01)
     put_tables(tmp_path)
     file = tmp_path / "gpudeck.db"
     asyncio.run(EventStore(open_file(tmp_path)).write([event(number, title="x" * 200) for number in range(200)]))

@@ -13,11 +13,11 @@ from fakes.offers import FakeClaims
 from fakes.passwords import quick_hasher
 from fakes.tables import open_file, put_tables, run
 from gpudeck.alerts.engine import AlertEngine
-from gpudeck.alerts.manager import AlertManager
 from gpudeck.alerts.notifiers.message_service import MessageService
 from gpudeck.alerts.notifiers.outbox import MessageOutbox
 from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.alerts.notifiers.store import PersonalMuteStore
+from gpudeck.alerts.service import AlertManager
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.alerts.store import AlertStore
 from gpudeck.alerts.watches import Watches
@@ -35,7 +35,7 @@ from gpudeck.database import sqlite
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
 from gpudeck.discovery.managed import ManagedHosts
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.hub import Hub

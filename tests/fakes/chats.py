@@ -17,7 +17,7 @@ from gpudeck.auth.auth import UserDirectory
 from gpudeck.auth.settings import AccountRole, UserSettings
 from gpudeck.chat.blocks import ChatAnswer
 from gpudeck.chat.bot import Bot, BotServices, ChatUsers, Question, Read
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store

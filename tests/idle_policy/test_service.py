@@ -17,7 +17,7 @@ from gpudeck.alerts.notifiers.message_service import MessageService
 from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.auth.caller import LOCAL_ADMIN
 from gpudeck.demo.service import DemoInbox
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.idle_policy.service import IdlePolicyService

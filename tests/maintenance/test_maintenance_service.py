@@ -11,8 +11,7 @@ from fakes.api_app import make_auth
 from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from fakes.waiting import until
-from gpudeck.events.log import EventLog
-from gpudeck.events.service import EventService
+from gpudeck.events.service import EventLog, EventService
 from gpudeck.events.settings import EventSettings
 from gpudeck.events.store import EventQuery
 from gpudeck.fleet.hub import Hub

@@ -9,8 +9,7 @@ from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
 from gpudeck.model.gpu_request import GpuRequest
 from gpudeck.reservations.calendar import ReservationCalendar
-from gpudeck.reservations.requests import ObservedGpu, Occupant, ReservationDraft, ReservationRequest
-from gpudeck.reservations.rules import Requester
+from gpudeck.reservations.requests import ObservedGpu, Occupant, Requester, ReservationDraft, ReservationRequest
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.reservations.store import ReservationStore
 

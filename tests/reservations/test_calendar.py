@@ -11,8 +11,14 @@ from gpudeck.model.gpu_request import GpuRequest
 from gpudeck.model.reservation import Reservation
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.conflicts import Conflict
-from gpudeck.reservations.requests import Change, ObservedGpu, ReservationDraft, ReservationRequest
-from gpudeck.reservations.rules import Requester, ReservationRefused
+from gpudeck.reservations.requests import (
+    Change,
+    ObservedGpu,
+    Requester,
+    ReservationDraft,
+    ReservationRefused,
+    ReservationRequest,
+)
 from gpudeck.reservations.store import ReservationQuery
 from reservations.fleet import (
     ADA,

@@ -10,8 +10,7 @@ from fakes.clock import FakeClock
 from gpudeck.database.engine import Database, open_database
 from gpudeck.model.reservation import Reservation
 from gpudeck.reservations.conflicts import Conflict
-from gpudeck.reservations.requests import Change
-from gpudeck.reservations.rules import Requester, ReservationChanged, ReservationRefused
+from gpudeck.reservations.requests import Change, Requester, ReservationChanged, ReservationRefused
 from gpudeck.reservations.store import ReservationQuery
 from reservations.fleet import ADA, FLEET, HOUR, NOW, draft, make_calendar
 

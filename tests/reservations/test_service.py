@@ -15,7 +15,7 @@ from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from fakes.views import show
 from fakes.waiting import until
 from gpudeck.database.schema import name_fleet
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.errors import Temporary
@@ -23,8 +23,7 @@ from gpudeck.model.event import Event
 from gpudeck.model.gpu_request import candidates, is_usable
 from gpudeck.model.reservation import Reservation, ReservedGpu
 from gpudeck.reservations.conflicts import Conflict
-from gpudeck.reservations.requests import Change, ReservationDraft, ReservationRequest
-from gpudeck.reservations.rules import Requester, ReservationRefused
+from gpudeck.reservations.requests import Change, Requester, ReservationDraft, ReservationRefused, ReservationRequest
 from gpudeck.reservations.service import ReservationService, observe
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.reservations.store import ReservationQuery, ReservationStore

@@ -19,9 +19,8 @@ from gpudeck.model.job import ImportedGpu, ImportedJob, JobReport, JobReports, r
 from gpudeck.model.report import GpuReading, JobCgroup, Report
 from gpudeck.model.usage import Usage, UsageRow
 from gpudeck.schedulers.base import EndedJob
-from gpudeck.schedulers.job_report import JobReporter
+from gpudeck.schedulers.job_report import AllocatedSums, AllocatedTime, JobReporter, base_query, read_sums
 from gpudeck.schedulers.job_store import JobQuery, JobStore, import_jobs
-from gpudeck.schedulers.job_usage import AllocatedSums, AllocatedTime, base_query, read_sums
 from gpudeck.schedulers.jobs import TICK_SECONDS, JobService
 from gpudeck.views.jobs import render_job
 

@@ -42,7 +42,7 @@ from gpudeck.model.target import Target
 from gpudeck.model.text import Names
 from gpudeck.model.view import Host
 from gpudeck.reservations.reconcile import Reconciler, ReconcileResult, release_event
-from gpudeck.reservations.rules import name_gpus
+from gpudeck.reservations.requests import name_gpus
 from gpudeck.reservations.service import observe
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.wire import Envelope

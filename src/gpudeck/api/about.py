@@ -17,7 +17,7 @@ from gpudeck.api.answers import HubRequest, TheHub, documented
 from gpudeck.api.history import HistoryQueries
 from gpudeck.api.login import TheAuth
 from gpudeck.auth.auth import Auth
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.store import EventStore
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.state import PARTS

@@ -15,10 +15,10 @@ from litestar.exceptions import ValidationException
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct, field
 
-from gpudeck.alerts.manager import MAX_MUTES, AlertManager
 from gpudeck.alerts.notifiers.settings import TOPICS
 from gpudeck.alerts.notifiers.store import MAX_PERSONAL_MUTES, PersonalMuteStore
 from gpudeck.alerts.record import describe
+from gpudeck.alerts.service import MAX_MUTES, AlertManager
 from gpudeck.alerts.store import MAX_LISTED, AlertQuery
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documented

@@ -64,7 +64,7 @@ from gpudeck.api.stream import StreamRoute
 from gpudeck.auth.caller import NOBODY, Caller
 from gpudeck.history.base import HistoryRefused
 from gpudeck.model.errors import Temporary, UsageError
-from gpudeck.reservations.rules import ReservationRefused
+from gpudeck.reservations.requests import ReservationRefused
 from gpudeck.server.addresses import count_as
 from gpudeck.server.asgi import App, Receive, Scope, Send, live, send_json
 

@@ -9,15 +9,15 @@ from litestar import Response, get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
-from gpudeck.alerts.manager import AlertManager
 from gpudeck.alerts.record import AlertRecord
+from gpudeck.alerts.service import AlertManager
 from gpudeck.alerts.store import KEEP as ALERTS_KEPT
 from gpudeck.alerts.store import MAX_FIRING
 from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest, answer_json, documented
 from gpudeck.api.parameters import GpuUuid, HostName, MaybeTime, OnlyName, Time, read_time, read_words, word_list
 from gpudeck.api.services import TheServices
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.store import MAX_EVENTS, EventQuery, FaultCount, LostTime
 from gpudeck.fleet.state import FleetState
 from gpudeck.model import clock

@@ -24,7 +24,7 @@ from gpudeck.api.answers import HubRequest, documented, takes_gzip
 from gpudeck.api.history import TheHistory
 from gpudeck.api.login import TheJobs
 from gpudeck.api.parameters import GpuUuid, HostName, OnlyName, Time, Zone, read_time
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.store import MAX_EVENTS, EventQuery
 from gpudeck.fleet.visibility import Visibility
 from gpudeck.history.base import RunsQuery, SamplePage, SamplesQuery, Store, UsageQuery

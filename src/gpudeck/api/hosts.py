@@ -22,7 +22,7 @@ from litestar.params import JSONBody, QueryParameter
 from litestar.response import Stream
 from msgspec import Meta, Struct, field
 
-from gpudeck.alerts.manager import AlertManager
+from gpudeck.alerts.service import AlertManager
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, RequestRefused, TheHub, answer_in_parts, answer_json, documented
 from gpudeck.api.install import Installer

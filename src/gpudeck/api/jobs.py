@@ -17,7 +17,7 @@ from gpudeck.api.login import TheAuth, TheJobs
 from gpudeck.api.parameters import TIME, TIME_SCHEMA, AtMost, OnlyName, read_time
 from gpudeck.api.services import TheServices
 from gpudeck.api.verdicts import judge_jobs
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.history.base import HistoryRefused
 from gpudeck.model import clock
 from gpudeck.model.errors import Temporary

@@ -18,8 +18,8 @@ from litestar.di import NamedDependency
 from litestar.response import Stream
 
 from gpudeck import __version__
-from gpudeck.alerts.manager import AlertManager
 from gpudeck.alerts.notifiers.outbox import MessageOutbox
+from gpudeck.alerts.service import AlertManager
 from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest, answer_in_parts
 from gpudeck.fleet.columns import AVAILABILITY_WORDS, NEVER_SEEN, NONE, STATUS_CODES, UP, Floats, as_json, rows_of

@@ -55,8 +55,17 @@ from gpudeck.model.text import AMOUNT, show_span
 from gpudeck.reservations.calendar import ReservationCalendar, show_at_gpu
 from gpudeck.reservations.conflicts import Conflict
 from gpudeck.reservations.ics import CONTENT_TYPE, write_calendar
-from gpudeck.reservations.requests import Change, ObservedGpu, ReservationDraft, ReservationRequest
-from gpudeck.reservations.rules import FURTHEST, Requester, ReservationChanged, ReservationRefused, describe
+from gpudeck.reservations.requests import (
+    FURTHEST,
+    Change,
+    ObservedGpu,
+    Requester,
+    ReservationChanged,
+    ReservationDraft,
+    ReservationRefused,
+    ReservationRequest,
+    describe,
+)
 from gpudeck.reservations.service import observe
 from gpudeck.reservations.store import MAX_LISTED, USER_LENGTH, ReservationQuery, tidy
 from gpudeck.server.addresses import count_as

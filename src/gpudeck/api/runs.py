@@ -13,7 +13,7 @@ from gpudeck.api.answers import HubRequest, answer_json, documented
 from gpudeck.api.history import TheHistory
 from gpudeck.api.parameters import AtMost, GpuUuid, HostName, MaybeTime, OnlyName, read_time
 from gpudeck.api.verdicts import judge_runs
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.fleet.visibility import HIDDEN, Visibility
 from gpudeck.history.base import HistoryRefused, RunsQuery
 from gpudeck.model.job import Run, Runs

@@ -5,15 +5,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from litestar.di import NamedDependency
 from msgspec import Struct
 
-from gpudeck.alerts.manager import AlertManager
 from gpudeck.alerts.notifiers.outbox import MessageOutbox
 from gpudeck.alerts.notifiers.store import PersonalMuteStore
+from gpudeck.alerts.service import AlertManager
 from gpudeck.alerts.watches import Watches
 from gpudeck.api.about import HubPlace
 from gpudeck.api.access import Policy
 from gpudeck.api.hosts import HostAdmin
 from gpudeck.auth.auth import Auth
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store
 from gpudeck.idle_policy.service import IdlePolicyService

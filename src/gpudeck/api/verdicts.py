@@ -8,7 +8,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from gpudeck.api.history import HistoryQueries
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.store import MAX_EVENTS, EventQuery
 from gpudeck.history.base import Fault, HistoryRefused, VerdictQuery
 from gpudeck.model import clock

@@ -18,8 +18,7 @@ from gpudeck.history.base import ModelSize, Store, UsageQuery
 from gpudeck.history.time_range import load_zone
 from gpudeck.history.waste import before_of, describe_waste
 from gpudeck.model.usage import Usage, UsageBy, Waste
-from gpudeck.schedulers.job_report import JobReporter
-from gpudeck.schedulers.job_usage import JOB_NAMES
+from gpudeck.schedulers.job_report import JOB_NAMES, JobReporter
 
 
 @get(

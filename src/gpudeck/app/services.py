@@ -31,8 +31,7 @@ from gpudeck.digests.figures import SHARE as DIGEST_SHARE
 from gpudeck.digests.figures import FigureReader
 from gpudeck.digests.service import DigestService
 from gpudeck.discovery.managed import ManagedHostList, ManagedHosts
-from gpudeck.events.log import EventLog
-from gpudeck.events.service import EventService
+from gpudeck.events.service import EventLog, EventService
 from gpudeck.fleet.clock_monitor import ClockMonitor
 from gpudeck.fleet.host_memory import HostMemory
 from gpudeck.fleet.hub import Hub
@@ -47,7 +46,7 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
 from gpudeck.model.plugins import need
 from gpudeck.model.settings import is_loopback
-from gpudeck.queueing.service import QueueService
+from gpudeck.queueing.queue import QueueService
 from gpudeck.reservations.service import ReservationService
 from gpudeck.schedulers.base import Scheduler
 from gpudeck.schedulers.job_report import JobReporter

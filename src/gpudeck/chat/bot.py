@@ -35,7 +35,7 @@ from gpudeck.chat.commands import (
     read_reservation,
     split_clauses,
 )
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import Visibility
 from gpudeck.history.base import RunsQuery, Store

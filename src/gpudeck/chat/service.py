@@ -17,7 +17,7 @@ from gpudeck.auth.auth import Auth
 from gpudeck.chat.blocks import ChatAnswer, add_link, escape, text_answer
 from gpudeck.chat.bot import BotServices, ChatUsers
 from gpudeck.chat.settings import ChatSettings, SlackSettings
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
 from gpudeck.history.base import Store

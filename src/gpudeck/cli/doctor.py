@@ -130,7 +130,7 @@ def check_command(config: Path | None, login: str | None) -> None:
 def find_plugin_mistakes(settings: Settings) -> list[str]:
     """What the plugins say of their options. They open nothing until they are read."""
     from gpudeck.discovery.registry import PluginProvider  # noqa: PLC0415 - comes with the hub
-    from gpudeck.schedulers.plugin import PluginScheduler  # noqa: PLC0415 - the same
+    from gpudeck.schedulers.registry import PluginScheduler  # noqa: PLC0415 - the same
 
     used: list[PluginProvider | PluginScheduler] = [PluginProvider(one) for one in settings.discovery.plugins]
     used += [PluginScheduler(one) for one in settings.schedulers.plugins]

@@ -23,7 +23,7 @@ from gpudeck.discovery.host_names import is_host_name, quote
 from gpudeck.model.errors import UsageError
 from gpudeck.model.reservation import Reservation
 from gpudeck.model.times import parse_duration, parse_time
-from gpudeck.reservations.rules import ReservationRefused, ReservationSpan, check_span
+from gpudeck.reservations.requests import ReservationRefused, ReservationSpan, check_span
 
 _UNUSED = "An unused reservation is released after reservations.no_show (1h by default); gpu-monitor kept it."
 _LOOK = 'It looks like {"gpu01": [{"name": "ada", "date": "2026-12-01 18:00", "comment": "paper"}]}.'

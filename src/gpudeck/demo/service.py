@@ -11,7 +11,7 @@ from gpudeck.database.engine import Database
 from gpudeck.database.schema import name_fleet
 from gpudeck.demo.backfill import SEED, Backfill
 from gpudeck.demo.story import MIN_DAYS, DemoRequest, plan_maintenance, plan_queue, plan_reservations
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.fleet.observers import Service
 from gpudeck.maintenance.service import MaintenanceWindows
 from gpudeck.model import clock
@@ -20,7 +20,7 @@ from gpudeck.model.errors import GpudeckError
 from gpudeck.model.event import make_event
 from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import ReservationCalendar
-from gpudeck.reservations.rules import ReservationSpan
+from gpudeck.reservations.requests import ReservationSpan
 from gpudeck.reservations.store import ReservationQuery, ReservationStore, new_row
 
 _AT_ONCE: Final = 10

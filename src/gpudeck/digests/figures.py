@@ -10,13 +10,13 @@ from typing import Final
 
 from msgspec import Struct
 
-from gpudeck.alerts.manager import AlertManager
+from gpudeck.alerts.service import AlertManager
 from gpudeck.api.events import ReliabilityRanking, rank_reliability
 from gpudeck.api.history import HistoryQueries
 from gpudeck.api.verdicts import judge_runs
 from gpudeck.api.waste import ask_waste
 from gpudeck.digests.periods import DigestPeriod
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import RunsQuery, SeriesQuery, Store, UsageQuery
 from gpudeck.model.event import Reliability

@@ -21,7 +21,7 @@ from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.hub import Hub

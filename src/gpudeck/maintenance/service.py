@@ -22,7 +22,7 @@ from gpudeck.database.background import LocalCopy
 from gpudeck.database.engine import Database, FleetStore
 from gpudeck.database.schema import REAL, host_notes
 from gpudeck.database.schema import maintenance as table
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service

@@ -29,24 +29,22 @@ from gpudeck.reservations.conflicts import (
     first_slot,
 )
 from gpudeck.reservations.requests import (
+    LATE_SECONDS,
     Change,
     Known,
-    ReservationDraft,
-    ReservationEdit,
-    ReservationPlan,
-    ReservationRequest,
-    changed_span,
-    find_matching,
-    find_named,
-)
-from gpudeck.reservations.rules import (
-    LATE_SECONDS,
     NoSuchReservation,
     Requester,
     ReservationChanged,
+    ReservationDraft,
+    ReservationEdit,
+    ReservationPlan,
     ReservationRefused,
+    ReservationRequest,
     ReservationSpan,
+    changed_span,
     check_limits,
+    find_matching,
+    find_named,
     read_span,
 )
 from gpudeck.reservations.settings import DAY, ReservationSettings

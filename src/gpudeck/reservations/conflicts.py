@@ -10,8 +10,7 @@ from gpudeck.model.gpu_request import GpuRequest
 from gpudeck.model.reservation import MaintenanceSchedule, MaintenanceWindow, Reservation, ReservedGpu, ShownSlot
 from gpudeck.model.text import show_count
 from gpudeck.model.times import show_utc
-from gpudeck.reservations.requests import Known
-from gpudeck.reservations.rules import ReservationRefused, ReservationSpan, name_gpus
+from gpudeck.reservations.requests import Known, ReservationRefused, ReservationSpan, name_gpus
 
 Taken = Mapping[str, Sequence[tuple[float, float]]]
 """By UUID: from when until when. Never two at once, by their start."""

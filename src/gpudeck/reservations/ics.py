@@ -9,7 +9,7 @@ from typing import Final
 
 from gpudeck import __version__
 from gpudeck.model.reservation import Reservation
-from gpudeck.reservations.rules import name_gpus
+from gpudeck.reservations.requests import name_gpus
 
 CONTENT_TYPE: Final = "text/calendar"
 _OCTETS: Final = 75

@@ -13,8 +13,7 @@ from gpudeck.model.event import Event, make_event
 from gpudeck.model.reservation import Reservation, ReservationMark, ReservedGpu
 from gpudeck.model.text import show_length
 from gpudeck.reservations.calendar import show_at_gpu
-from gpudeck.reservations.requests import ObservedGpu, Occupant
-from gpudeck.reservations.rules import name_gpus
+from gpudeck.reservations.requests import ObservedGpu, Occupant, name_gpus
 from gpudeck.reservations.settings import DAY, ReservationSettings
 
 OVERRUN_SECONDS: Final = DAY

@@ -16,7 +16,7 @@ from gpudeck.auth.caller import Caller
 from gpudeck.database.background import LocalCopy
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.hub import Hub
@@ -30,8 +30,7 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.reservation import MaintenanceWindow, Reservation, ReservationMark
 from gpudeck.reservations.calendar import ReservationCalendar, show_at_gpu
 from gpudeck.reservations.reconcile import Reconciler, release_event
-from gpudeck.reservations.requests import ObservedGpu, Occupant
-from gpudeck.reservations.rules import describe
+from gpudeck.reservations.requests import ObservedGpu, Occupant, describe
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.reservations.store import ReservationStore
 

@@ -20,7 +20,7 @@ from gpudeck.database.engine import FleetStore
 from gpudeck.database.schema import reservation_gpus as gpu_table
 from gpudeck.database.schema import reservations as table
 from gpudeck.model.reservation import Reservation, ReservedGpu
-from gpudeck.reservations.rules import ReservationSpan
+from gpudeck.reservations.requests import ReservationSpan
 
 MAX_LISTED: Final = 10_000
 _LOCK: Final = int.from_bytes(b"gpudeck", "big") + 1

@@ -21,7 +21,7 @@ from gpudeck.alerts.watches import Watches
 from gpudeck.auth.auth import UserDirectory
 from gpudeck.auth.settings import UserSettings
 from gpudeck.database.schema import name_fleet
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.event import make_event

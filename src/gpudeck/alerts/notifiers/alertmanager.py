@@ -22,7 +22,7 @@ from gpudeck.alerts.engine import AlertEngine
 from gpudeck.alerts.grouping import link_of
 from gpudeck.alerts.notifiers.settings import AlertmanagerSettings
 from gpudeck.alerts.record import AlertRecord
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.fetch import Fetcher, trust_from
 from gpudeck.fleet.observers import Service
 from gpudeck.fleet.state import FleetState

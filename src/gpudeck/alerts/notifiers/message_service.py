@@ -15,7 +15,7 @@ from gpudeck.alerts.watches import Watches, message_of
 from gpudeck.auth.auth import Auth
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
-from gpudeck.events.log import EventLog
+from gpudeck.events.service import EventLog
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
 from gpudeck.model import clock

@@ -1,11 +1,9 @@
 """All rules, in the order in which they are listed."""
 
 from gpudeck.alerts.rule import Rule
-from gpudeck.alerts.rules.early_signs import EARLY_RULES
-from gpudeck.alerts.rules.gpus import FAULT_RULES, GPU_RULES, USE_RULES
+from gpudeck.alerts.rules.gpus import EARLY_RULES, FAULT_RULES, GPU_RULES, USE_RULES
 from gpudeck.alerts.rules.hosts import HOST_RULES
-from gpudeck.alerts.rules.hub import HUB_RULES
-from gpudeck.alerts.rules.reservations import RESERVATION_RULES
+from gpudeck.alerts.rules.hub import HUB_RULES, RESERVATION_RULES
 
 RULES: tuple[Rule, ...] = (
     *HOST_RULES,
