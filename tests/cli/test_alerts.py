@@ -110,16 +110,16 @@ def test_json_is_what_the_hub_said(tmp_path: Path) -> None:
     assert msgspec.json.decode(done.stdout)["alerts"] == [DOWN]
 
 
-@pytest.mark.parametrize("place", ["before", "after"])
-def test_acknowledging_takes_the_hub_before_or_after_the_word(tmp_path: Path, place: str) -> None:
+def test_acknowledging_names_who_did_it_and_what(tmp_path: Path) -> None:
     with running(DOWN | {"acknowledged_by": "ada"}) as hub:
-        words = {
-            "before": ["alerts", "--hub", hub.url, "ack", "3eca30b04c"],
-            "after": ["alerts", "ack", "3eca30b04c", "--hub", hub.url],
-        }[place]
-        done = gpudeck(tmp_path, *words)
+        done = gpudeck(tmp_path, "alerts", "ack", "3eca30b04c", "--hub", hub.url)
     assert done.stdout == "ada acknowledged: gpu01�[2J has stopped reporting\n"
     assert hub.asked == [("POST", "/api/v1/alerts/3eca30b04c/acknowledge", None)]
+
+
+def test_hub_before_the_word_is_refused_rather_than_passed_over(tmp_path: Path) -> None:
+    done = gpudeck(tmp_path, "alerts", "--hub", "http://127.0.0.1:9", "ack", "3eca30b04c")
+    assert (done.returncode, done.stderr) == (2, "gpudeck: --hub stands behind ack.\n")
 
 
 def test_mute_says_what_how_long_and_why(tmp_path: Path) -> None:

@@ -53,8 +53,9 @@ def command(ctx: click.Context, /, *, as_json: bool, hub: str, **wanted: str | N
 
     Exit code 0 if there are none, 1 if there are some, 3 if the hub does not answer.
     """
-    ctx.ensure_object(dict)["hub"] = hub
     if ctx.invoked_subcommand is not None:
+        if ctx.get_parameter_source("hub") is click.core.ParameterSource.COMMANDLINE:
+            raise UsageError(f"--hub stands behind {ctx.invoked_subcommand}.")
         return
     query = wanted | {"severity": severities_from(wanted["severity"])}
     found, body = fetch(hub, AlertList, "/api/v1/alerts", query)
@@ -71,10 +72,9 @@ def command(ctx: click.Context, /, *, as_json: bool, hub: str, **wanted: str | N
 @command.command("ack")
 @click.argument("alert", metavar="ID")
 @hub_option
-@click.pass_context
-def acknowledge(ctx: click.Context, alert: str, *, hub: str) -> None:
+def acknowledge(alert: str, *, hub: str) -> None:
     """Acknowledge alert ID: no more notifications are sent. It is resolved when its cause ends."""
-    body = ask(_hub_of(ctx, hub), lambda client: client.post(f"/api/v1/alerts/{in_path(alert)}/acknowledge"))
+    body = ask(hub, lambda client: client.post(f"/api/v1/alerts/{in_path(alert)}/acknowledge"))
     made = read_answer(body, Alert, hub)
     click.echo(f"{clean(made.acknowledged_by or '')} acknowledged: {clean(made.title)}")
 
@@ -86,14 +86,13 @@ def acknowledge(ctx: click.Context, alert: str, *, hub: str) -> None:
 @click.option("--label", "labels", metavar="KEY=VALUE", multiple=True, help="Only hosts with this label.")
 @click.option("--for", "length", metavar="SPAN", required=True, help="The duration: 2h, 1d 6h.")
 @hub_option
-@click.pass_context
-def mute(ctx: click.Context, /, reason: str, *, labels: tuple[str, ...], length: str, hub: str, **fits: Any) -> None:
+def mute(reason: str, *, labels: tuple[str, ...], length: str, hub: str, **fits: Any) -> None:
     """Mute matching alerts for a while, with a REASON. They are still shown. For admins."""
     wanted = {name: value for name, value in fits.items() if value is not None}
     if not wanted and not labels:
         raise UsageError("nothing to mute is named.", "Give --host, --rule or --label.")
     wanted |= {"reason": reason, "for": length, "labels": parse_labels(labels)}
-    made = read_answer(ask(_hub_of(ctx, hub), lambda client: client.post(_MUTES, wanted)), Mute, hub)
+    made = read_answer(ask(hub, lambda client: client.post(_MUTES, wanted)), Mute, hub)
     click.echo(f"Mute {made.id} lasts until {_show_moment(made.end)}.")
 
 
@@ -105,8 +104,7 @@ def mute(ctx: click.Context, /, reason: str, *, labels: tuple[str, ...], length:
 @click.option("--host", metavar="NAME", help="Only this host (name or id).")
 @_JSON
 @hub_option
-@click.pass_context
-def try_rule(ctx: click.Context, /, *, since: str, until: str | None, as_json: bool, hub: str, **asked: Any) -> None:
+def try_rule(*, since: str, until: str | None, as_json: bool, hub: str, **asked: Any) -> None:
     """Test a RULE of your own, or an expression, against the history: how often would it have fired?"""
     if (asked["rule"] is None) == (asked["expr"] is None):
         raise UsageError("name one rule, or give --expr.", "gpudeck alerts test --expr 'power_watts > 500 for 10m'")
@@ -117,7 +115,7 @@ def try_rule(ctx: click.Context, /, *, since: str, until: str | None, as_json: b
             raise UsageError(f"{error}\n    " + "\n    ".join(error.detail.split("\n"))) from error
     start, end = read_period(since, until, time.time(), local_zone())
     query = asked | {"start": f"{start}", "end": f"{end}"}
-    found, body = fetch(_hub_of(ctx, hub), AlertTest, "/api/v1/alerts/test", query, timeout=_PATIENCE)
+    found, body = fetch(hub, AlertTest, "/api/v1/alerts/test", query, timeout=_PATIENCE)
     if as_json:
         click.echo(body)
     else:
@@ -127,10 +125,9 @@ def try_rule(ctx: click.Context, /, *, since: str, until: str | None, as_json: b
 @command.command("mutes")
 @_JSON
 @hub_option
-@click.pass_context
-def list_mutes(ctx: click.Context, *, as_json: bool, hub: str) -> None:
+def list_mutes(*, as_json: bool, hub: str) -> None:
     """List the mutes: what they match, until when, who added them, and why."""
-    listed, body = fetch(_hub_of(ctx, hub), MuteList, _MUTES)
+    listed, body = fetch(hub, MuteList, _MUTES)
     if as_json:
         click.echo(body)
         return
@@ -148,17 +145,10 @@ def list_mutes(ctx: click.Context, *, as_json: bool, hub: str) -> None:
 @command.command("unmute")
 @click.argument("mute_id", metavar="ID")
 @hub_option
-@click.pass_context
-def unmute(ctx: click.Context, mute_id: str, *, hub: str) -> None:
+def unmute(mute_id: str, *, hub: str) -> None:
     """End mute ID now. Alerts that still fire are then sent. For admins."""
-    ask(_hub_of(ctx, hub), lambda client: client.delete(f"{_MUTES}/{in_path(mute_id)}"))
+    ask(hub, lambda client: client.delete(f"{_MUTES}/{in_path(mute_id)}"))
     click.echo(f"Mute {mute_id} has ended.")
-
-
-def _hub_of(ctx: click.Context, hub: str) -> str:
-    """`gpudeck alerts --hub URL ack ID` and `gpudeck alerts ack ID --hub URL` mean the same."""
-    is_given = ctx.get_parameter_source("hub") is not click.core.ParameterSource.DEFAULT
-    return hub if is_given else str(ctx.obj["hub"])
 
 
 def _describe_test(found: AlertTest) -> Iterator[str]:

@@ -44,10 +44,6 @@ Examples:
   gpudeck free --gpus 2 --memory 40G --same-host
   export $(gpudeck free --host $(hostname) --export) && python train.py
   gpudeck free --json | jq -r '.gpus[].uuid'
-
-\b
-See also:
-  gpudeck wait                            queue until there are enough
 """
 
 

@@ -30,12 +30,6 @@ Keys:
   k              end one of your own processes on this machine
 
 \b
-Environment:
-  GPUDECK_HUB     the hub's address, if --hub is not given
-  GPUDECK_TOKEN   the token to send; `gpudeck login` saves one
-  NO_COLOR        turns colors off
-
-\b
 Exit codes:
   0  ended with q or Ctrl-C
   2  wrong usage, or a terminal that cannot show it

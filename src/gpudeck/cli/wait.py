@@ -232,12 +232,6 @@ GPU does not wait behind one for eight. After ten minutes (the hub's setting
 queue.patience), the first request is no longer overtaken.
 
 \b
-Environment:
-  GPUDECK_HUB        the hub's address, if --hub is not given
-  GPUDECK_TOKEN      the token to send; `gpudeck login` saves one
-  GPUDECK_LOCK_DIR   the folder of this machine's own queue (/run/lock/gpudeck)
-
-\b
 Exit codes:
   0    granted; with a command: its own exit code
   1    not within --timeout, or the request can never be met
@@ -254,10 +248,6 @@ Examples:
   gpudeck wait --any-host --ssh -- python train.py    on the first host with a free GPU
   gpudeck wait --host gpu07 --model H200          print the GPU, claimed for two minutes
   gpudeck wait --local -- make bench              on a machine without a hub
-
-\b
-See also:
-  gpudeck free                                    what you could use right now
 """
 
 

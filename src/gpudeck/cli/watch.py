@@ -24,10 +24,6 @@ Examples:
   gpudeck watch --gpus 2 --memory 40G        notify me when two such GPUs are free
   gpudeck watch list
   gpudeck watch remove 7
-
-\b
-See also:
-  gpudeck wait                               queue, then run a command
 """
 
 

@@ -133,10 +133,10 @@ def _open(file: Path) -> int:
 
 
 class _Plan(Struct, frozen=True):
-    """Names in the data folder. `aside` is the folder for those that leave, None where none does."""
+    """Which files move where, by their paths below the data folder: those that leave first. `aside` is the folder for
+    them, None where none does."""
 
-    leaving: list[str]
-    coming: list[str]
+    moves: list[tuple[str, str]]
     aside: str | None
 
 
@@ -178,12 +178,12 @@ def finish(data_dir: Path) -> None:
 
 def _decide(data_dir: Path, names: list[str]) -> _Plan:
     stage = data_dir / _STAGE
-    leaving = [name for name in names if os.path.lexists(data_dir / name)]
-    leaving += [name + end for name in names for end in _BESIDE]
-    coming = [name for name in names if (stage / name).exists()]
     aside = data_dir / f"before-restore-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
-    has_old = any(os.path.lexists(data_dir / name) for name in leaving)
-    plan = _Plan(leaving, coming, aside.name if has_old else None)
+    old = [*names, *(name + end for name in names for end in _BESIDE)]
+    moves = [(name, f"{aside.name}/{name}") for name in old if os.path.lexists(data_dir / name)]
+    has_old = bool(moves)
+    moves += [(f"{_DECIDED}/{name}", name) for name in names if (stage / name).exists()]
+    plan = _Plan(moves, aside.name if has_old else None)
     (stage / _PLAN).write_bytes(msgspec.json.encode(plan))
     _belong_to_owner_of(data_dir, [stage, *stage.iterdir()])
     for path in (*stage.iterdir(), stage):
@@ -197,35 +197,23 @@ def _decide(data_dir: Path, names: list[str]) -> _Plan:
 
 
 def _carry_out(data_dir: Path, plan: _Plan) -> None:
-    """May be done again after it was interrupted: of a name that leaves and comes, the old file is aside already."""
-    moves = []
-    if plan.aside is not None:
-        aside = data_dir / plan.aside
-        moves = [(data_dir / name, aside / name) for name in plan.leaving if _is_left(data_dir / name, aside / name)]
+    """Move one file after another; when one fails those before it are undone. May be done again after it was
+    interrupted: of a name that leaves and comes, the old file is aside already. Raises OSError."""
     decided = data_dir / _DECIDED
-    moves += [(decided / name, data_dir / name) for name in plan.coming if (decided / name).exists()]
-    _move_all(moves)
-    _sync(data_dir)
-    # First of all: with the plan gone nothing is moved again.
-    (decided / _PLAN).unlink()
-    shutil.rmtree(decided, ignore_errors=True)
-
-
-def _is_left(source: Path, target: Path) -> bool:
-    return os.path.lexists(source) and not os.path.lexists(target)
-
-
-def _move_all(moves: list[tuple[Path, Path]]) -> None:
-    """One after another; when one fails those before it are undone. Raises OSError."""
     done: list[tuple[Path, Path]] = []
     try:
-        for source, target in moves:
-            source.rename(target)
-            done.append((source, target))
+        for source, target in ((data_dir / source, data_dir / target) for source, target in plan.moves):
+            if os.path.lexists(source) and (source.parent == decided or not os.path.lexists(target)):
+                source.rename(target)
+                done.append((source, target))
     except OSError:
         for source, target in reversed(done):
             target.rename(source)
         raise
+    _sync(data_dir)
+    # First of all: with the plan gone nothing is moved again.
+    (decided / _PLAN).unlink()
+    shutil.rmtree(decided, ignore_errors=True)
 
 
 def _sync(path: Path) -> None:
