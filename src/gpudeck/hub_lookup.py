@@ -87,13 +87,9 @@ def save_login(login: SavedLogin) -> Path:
     """For this user alone. Raises OSError."""
     file = login_file()
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fresh = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
-            opened.write(msgspec.json.encode(login))
-        fresh.replace(file)
-    finally:
-        fresh.unlink(missing_ok=True)
+    from gpudeck.agent.token_file import replace_file  # noqa: PLC0415 - seldom needed
+
+    replace_file(file, msgspec.json.encode(login))
     return file
 
 

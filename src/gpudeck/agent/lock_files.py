@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-import msgspec
 from msgspec import Struct
 
 from gpudeck.model.address import split_hubs
@@ -88,10 +87,6 @@ SERVICE_FOLDER: Final = Path("/run/gpudeck-agent")
 _PATTERN: Final = "agent-*"
 
 
-class _HubFile(Struct, frozen=True):
-    hub: str
-
-
 class AgentHub(Struct, frozen=True):
     """The hub of a running agent; of several, the one in use comes first. `is_trusted`: root, a service or this user
     runs it; else user number `uid`."""
@@ -113,7 +108,7 @@ def announcing(hub: str) -> Iterator[Callable[[str], None]]:
         with contextlib.suppress(FileNotFoundError):
             # Of a process that had the same number.
             file.unlink()
-        descriptor = make_locked(file, msgspec.json.encode(_HubFile(_without_logins(hub))))
+        descriptor = make_locked(file, _without_logins(hub))
     except (OSError, GpudeckError) as error:
         log.warning("`gpudeck wait` on this machine cannot find the hub of this agent: %s", error)
 
@@ -122,7 +117,7 @@ def announcing(hub: str) -> Iterator[Callable[[str], None]]:
         ordered = ",".join(dict.fromkeys([used, *split_hubs(hub)]))
         if descriptor is not None:
             with contextlib.suppress(OSError):
-                os.pwrite(descriptor, msgspec.json.encode(_HubFile(_without_logins(ordered))), 0)
+                os.pwrite(descriptor, _without_logins(ordered), 0)
 
     try:
         yield put_first
@@ -133,10 +128,10 @@ def announcing(hub: str) -> Iterator[Callable[[str], None]]:
             os.close(descriptor)
 
 
-def _without_logins(hub: str) -> str:
+def _without_logins(hub: str) -> bytes:
     """A URL may hold a name and a password, which are the agent's alone."""
     parts = map(urlsplit, split_hubs(hub))
-    return ",".join(part._replace(netloc=part.netloc.rpartition("@")[2]).geturl() for part in parts)
+    return ",".join(part._replace(netloc=part.netloc.rpartition("@")[2]).geturl() for part in parts).encode()
 
 
 def find_agent_hubs() -> list[AgentHub]:
@@ -153,7 +148,7 @@ def _read(folder: Path, file: Path) -> AgentHub | None:
         return None
     try:
         uid = file.lstat().st_uid
-        url = ",".join(split_hubs(msgspec.json.decode(text, type=_HubFile).hub))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, GpudeckError):
+        url = ",".join(split_hubs(text.decode()))
+    except (OSError, UnicodeDecodeError, GpudeckError):
         return None
     return AgentHub(url, uid, folder == SERVICE_FOLDER or uid in {0, os.getuid()})

@@ -143,25 +143,22 @@ class Sender:
     def send_now(self, report: EncodedReport) -> str:
         """One report, tried once with each hub and past the outbox; returns which took it. Raises Unreachable when they
         may take it later, GpudeckError when one refuses it."""
+        later: _Later | None = None
         try:
-            for _ in self._hubs[1:]:
-                try:
-                    return self._post_once(report)
-                except _Later as later:
+            for _ in self._hubs:
+                if later is not None:
                     log.warning("%s", later.message)
                     self._move_on(later.pause)
-            return self._post_once(report)
-        except _TokenRefused as refused:
-            raise GpudeckError(refused.message) from refused
-        except _Later as later:
-            raise Unreachable(later.message) from later
+                try:
+                    if self._post(report):
+                        return self._hub.shown
+                    raise GpudeckError("the hub refused the report; the line above gives the reason.")
+                except _Later as error:
+                    later = error
         finally:
             self.close()
-
-    def _post_once(self, report: EncodedReport) -> str:
-        if not self._post(report):
-            raise GpudeckError("the hub refused the report; the line above gives the reason.")
-        return self._hub.shown
+        said = "" if later is None else later.message
+        raise GpudeckError(said) if isinstance(later, _TokenRefused) else Unreachable(said)
 
     def _send(self, report: EncodedReport) -> float:
         try:

@@ -16,71 +16,49 @@ from gpudeck import __version__
 from gpudeck.model.errors import ConfigurationError, GpudeckError, UsageError, exit_code
 
 _COMMANDS = {
-    "up": "Start the hub and print the page's address.",
-    "agent": "Report this machine's GPUs to a hub.",
-    "show": "Show the fleet, or a part of it, as a table.",
-    "top": "Show the fleet live in the whole terminal.",
-    "free": "Show the GPUs that you could use right now, best match first.",
-    "wait": "Wait until GPUs are free, then run a command on them.",
-    "watch": "Get notified once when matching GPUs are free.",
-    "login": "Log in to a hub; all further commands use it.",
-    "logout": "Log out, and revoke the token of the login.",
-    "whoami": "Show your account and role on the hub.",
-    "reserve": "Reserve GPUs.",
-    "reservations": "List current and future reservations.",
-    "release": "End a reservation now.",
-    "ask": "Ask the owner of an idle GPU whether they still need it.",
-    "keep": "Keep a GPU that you use although it is idle.",
-    "policy": "Show the idle policy, or what it would have done.",
-    "drain": "Drain a host or GPU for maintenance, or list what is drained.",
-    "undrain": "End the maintenance of a host or GPU.",
-    "hosts": "List, add, remove and test the hosts of a hub.",
-    "wheelhouse": "Fetch the wheels from which servers install their agent.",
-    "check": "Check the configuration, and print every mistake at once.",
-    "health": "Check whether jobs may start on a host's GPUs, for prologs.",
-    "doctor": "Check this machine, and print what is wrong and the next step.",
-    "token": "Create, list and revoke tokens of the hub on this machine.",
-    "account": "Manage the accounts of the hub on this machine.",
-    "import": "Import the settings and data of another monitor.",
-    "report": "Report who used the GPUs: hours, energy and cost.",
-    "digest": "Preview your digest, or stop and start digests.",
-    "runs": "List programs that were on GPUs, with a verdict on each.",
-    "job": "Show what a scheduler's job did with its GPUs.",
-    "jobs": "List the jobs that schedulers gave GPUs to.",
-    "events": "List what happened in the fleet, newest last.",
-    "alerts": "List, acknowledge and mute alerts.",
-    "notify": "Test the channels to which the hub sends messages.",
-    "export": "Export samples, runs, usage or events as CSV or Parquet.",
-    "mcp": "Serve a hub's data to a language model over MCP (stdio).",
-    "history": "Inspect, repair and export the samples that a hub has kept.",
-    "backup": "Write a backup of this machine's hub to a file.",
-    "restore": "Restore the hub on this machine from a backup.",
-    "cluster": "Show the hubs of a cluster, or move one hub's data to several.",
-    "completion": "Print a completion script for a shell.",
+    "up": ("up", "Start the hub and print the page's address."),
+    "agent": ("agent", "Report this machine's GPUs to a hub."),
+    "show": ("show", "Show the fleet, or a part of it, as a table."),
+    "top": ("top", "Show the fleet live in the whole terminal."),
+    "free": ("free", "Show the GPUs that you could use right now, best match first."),
+    "wait": ("wait", "Wait until GPUs are free, then run a command on them."),
+    "watch": ("watch", "Get notified once when matching GPUs are free."),
+    "login": ("login", "Log in to a hub; all further commands use it."),
+    "logout": ("login", "Log out, and revoke the token of the login."),
+    "whoami": ("login", "Show your account and role on the hub."),
+    "reserve": ("reservations", "Reserve GPUs."),
+    "reservations": ("reservations", "List current and future reservations."),
+    "release": ("reservations", "End a reservation now."),
+    "ask": ("watch", "Ask the owner of an idle GPU whether they still need it."),
+    "keep": ("idle_policy", "Keep a GPU that you use although it is idle."),
+    "policy": ("idle_policy", "Show the idle policy, or what it would have done."),
+    "drain": ("maintenance", "Drain a host or GPU for maintenance, or list what is drained."),
+    "undrain": ("maintenance", "End the maintenance of a host or GPU."),
+    "hosts": ("hosts", "List, add, remove and test the hosts of a hub."),
+    "wheelhouse": ("hosts", "Fetch the wheels from which servers install their agent."),
+    "check": ("doctor", "Check the configuration, and print every mistake at once."),
+    "health": ("health", "Check whether jobs may start on a host's GPUs, for prologs."),
+    "doctor": ("doctor", "Check this machine, and print what is wrong and the next step."),
+    "token": ("token", "Create, list and revoke tokens of the hub on this machine."),
+    "account": ("account", "Manage the accounts of the hub on this machine."),
+    "import": ("import_", "Import the settings and data of another monitor."),
+    "report": ("report", "Report who used the GPUs: hours, energy and cost."),
+    "digest": ("report", "Preview your digest, or stop and start digests."),
+    "runs": ("report", "List programs that were on GPUs, with a verdict on each."),
+    "job": ("report", "Show what a scheduler's job did with its GPUs."),
+    "jobs": ("report", "List the jobs that schedulers gave GPUs to."),
+    "events": ("events", "List what happened in the fleet, newest last."),
+    "alerts": ("alerts", "List, acknowledge and mute alerts."),
+    "notify": ("notify", "Test the channels to which the hub sends messages."),
+    "export": ("export", "Export samples, runs, usage or events as CSV or Parquet."),
+    "mcp": ("export", "Serve a hub's data to a language model over MCP (stdio)."),
+    "history": ("history", "Inspect, repair and export the samples that a hub has kept."),
+    "backup": ("backup", "Write a backup of this machine's hub to a file."),
+    "restore": ("backup", "Restore the hub on this machine from a backup."),
+    "cluster": ("cluster", "Show the hubs of a cluster, or move one hub's data to several."),
+    "completion": ("search", "Print a completion script for a shell."),
 }
-"""With their descriptions in `gpudeck --help`, which imports none of them."""
-_MODULES = {
-    "import": "import_",
-    "reserve": "reservations",
-    "release": "reservations",
-    "restore": "backup",
-    "job": "report",
-    "jobs": "report",
-    "runs": "report",
-    "digest": "report",
-    "mcp": "export",
-    "ask": "watch",
-    "wheelhouse": "hosts",
-    "completion": "search",
-    "drain": "maintenance",
-    "undrain": "maintenance",
-    "keep": "idle_policy",
-    "policy": "idle_policy",
-    "check": "doctor",
-    "logout": "login",
-    "whoami": "login",
-}
-"""Of commands that have no module of their name."""
+"""The module of each, and its description in `gpudeck --help`, which imports none of them."""
 _WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _EXAMPLES = """\b
 Examples:
@@ -115,7 +93,7 @@ class LazyGroup(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(_COMMANDS.items()))
+            formatter.write_dl([(name, about) for name, (_, about) in _COMMANDS.items()])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
@@ -126,7 +104,7 @@ class LazyGroup(click.Group):
             near = difflib.get_close_matches(cmd_name, _COMMANDS, 1)
             hint = f"Did you mean {near[0]}?" if near else f"Commands: {', '.join(_COMMANDS)}."
             raise UsageError(f"there is no command {cmd_name!r}.", hint)
-        module = importlib.import_module(f"gpudeck.cli.{_MODULES.get(cmd_name, cmd_name)}")
+        module = importlib.import_module(f"gpudeck.cli.{_COMMANDS[cmd_name][0]}")
         command: click.Command = getattr(module, f"{cmd_name}_command", None) or module.command
         if isinstance(command, click.Group):
             _share_examples(command)

@@ -30,24 +30,17 @@ from gpudeck.views.table import (
     width_of,
 )
 
-SYMBOLS: dict[Availability, str] = {
-    "free": "●",
-    "busy": "■",
-    "idle": "◐",
-    "allocated": "◇",
-    "reserved": "◆",
-    "drained": "⊖",
-    "unknown": "?",
+_SIGNS: dict[Availability, tuple[str, str]] = {
+    "free": ("●", "green"),
+    "busy": ("■", "cyan"),
+    "idle": ("◐", "yellow"),
+    "allocated": ("◇", "blue"),
+    "reserved": ("◆", "magenta"),
+    "drained": ("⊖", "grey"),
+    "unknown": ("?", "grey"),
 }
-COLOURS: dict[Availability, str] = {
-    "free": "green",
-    "busy": "cyan",
-    "idle": "yellow",
-    "allocated": "blue",
-    "reserved": "magenta",
-    "drained": "grey",
-    "unknown": "grey",
-}
+SYMBOLS = {state: symbol for state, (symbol, _) in _SIGNS.items()}
+COLOURS = {state: colour for state, (_, colour) in _SIGNS.items()}
 HOST_COLUMN = Column("HOST", keep=100, widest=32)
 GPU_COLUMNS = (
     Column("GPU", keep=98, align="right", widest=8),
