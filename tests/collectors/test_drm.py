@@ -11,7 +11,7 @@ import pytest
 from fakes.drm_tree import break_file, lay_out, put, put_link
 from gpudeck.collectors.base import NEEDS_TWO, NO_VALUE, CollectorSettings, find_factory
 from gpudeck.collectors.drm import OF_ROCM, DrmCollector
-from gpudeck.collectors.drm_cards import ASLEEP, find_cards, find_foreign_nodes
+from gpudeck.collectors.drm_cards import ASLEEP
 from gpudeck.collectors.drm_clients import NOT_SEEN, OTHER_NAMESPACE, TOO_OLD
 from gpudeck.collectors.owners import GONE
 from gpudeck.collectors.proc import NO_NUMBER, UNSUPPORTED
@@ -180,16 +180,6 @@ def test_card_that_was_given_to_a_virtual_machine_is_not_listed(machine: Machine
     root = machine(MI300X)
     put_link(root / PCI / "0000:05:00.0/driver", "../../../bus/pci/drivers/vfio-pci")
     assert [gpu.uuid for gpu in read(DrmCollector(root))] == ["GPU-51d0ce6612ab7788"]
-
-
-def test_open_files_of_other_devices_need_not_be_asked(machine: Machine) -> None:
-    root = machine(BESIDE_NVIDIA)
-    assert find_foreign_nodes(root, find_cards(root, "")) == {"card0", "renderD128"}
-
-
-def test_partitions_may_be_asked_whose_they_are(machine: Machine) -> None:
-    root = machine(MI300X)
-    assert find_foreign_nodes(root, find_cards(root, "")) == {"card0"}
 
 
 def test_memory_of_a_model_of_two_sizes_is_unknown_behind_a_small_window(machine: Machine) -> None:

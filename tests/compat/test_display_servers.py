@@ -21,7 +21,7 @@ def of_vesta(command: str) -> Process:
 
 
 def of_gpumonitor_and_gpu_monitor(command: str) -> Process:
-    return describe_process(pid=1, user="root", name=command, memory=1, started_at=0.0, who="x", commands="redacted")
+    return describe_process(pid=1, user="root", name=command, memory=1, started_at=0.0, who="x")
 
 
 @pytest.mark.parametrize("read", [of_gpu_cluster_status, of_vesta, of_gpumonitor_and_gpu_monitor])

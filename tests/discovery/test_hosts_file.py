@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudeck.discovery.host_names import is_host_name
-from gpudeck.discovery.inputs import MAX_FILE_BYTES, MAX_HOSTS, MAX_PROBLEMS, RESTLESS_LOOKS, FileThread
+from gpudeck.discovery.inputs import MAX_FILE_BYTES, MAX_HOSTS, MAX_PROBLEMS, FileThread
 from gpudeck.discovery.static import HostsFile, HostsFileSettings, read_hosts
 from gpudeck.model.errors import Temporary
 from gpudeck.model.target import Target
@@ -123,16 +123,6 @@ def test_file_that_is_replaced_is_read_though_its_size_and_time_are_the_same(fil
     file.with_suffix(".new").replace(file)
     assert names_in(provider) == ["gpu01"]
     assert names_in(provider) == ["gpu02"]
-
-
-def test_file_that_never_rests_is_read_all_the_same(file: Path, provider: HostsFile) -> None:
-    write(file, "gpu00\n", 1)
-    assert names_in(provider) == ["gpu00"]
-    seen = []
-    for look in range(2 * RESTLESS_LOOKS):
-        write(file, f"gpu{look + 1:02}\n", look + 2)
-        seen += names_in(provider)
-    assert seen == [*["gpu00"] * 4, *["gpu05"] * 5, "gpu10"]
 
 
 def test_unchanged_file_is_not_read_again(file: Path, provider: HostsFile) -> None:

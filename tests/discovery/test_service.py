@@ -6,8 +6,8 @@ import pytest
 
 from discovery.script import ScriptedProvider
 from fakes.waiting import until
-from gpudeck.discovery.inputs import MAX_HOSTS
-from gpudeck.discovery.service import MAX_CLASHES, Discovery, merge_targets
+from gpudeck.discovery.inputs import MAX_HOSTS, MAX_PROBLEMS
+from gpudeck.discovery.service import Discovery, merge_targets
 from gpudeck.model.errors import Temporary
 from gpudeck.model.target import Target
 
@@ -48,8 +48,8 @@ def test_name_that_is_none_is_told_and_hides_no_neighbour() -> None:
 def test_hosts_and_sentences_are_bounded() -> None:
     together, clashes = merge_targets([[Target(name=f"h{number}") for number in range(MAX_HOSTS + 500)]])
     assert len(together) == MAX_HOSTS
-    assert len(clashes) == MAX_CLASHES
-    assert clashes[-1] == "401 more hosts are left out."
+    assert len(clashes) == MAX_PROBLEMS
+    assert clashes[-1] == "401 more problems are not shown."
 
 
 class Stage:

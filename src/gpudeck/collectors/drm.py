@@ -26,7 +26,6 @@ from gpudeck.collectors.drm_cards import (
     ONLY_IN_TABLE,
     Card,
     find_cards,
-    find_foreign_nodes,
     measure,
     read_energy,
     read_table,
@@ -104,7 +103,6 @@ class DrmCollector(Collector):
         self._owners = owners or Owners(Proc(str(root / "proc")))
         self._is_display = display_matcher(display_servers)
         self._boards: dict[str, _DrmBoard] = {}
-        self._foreign_nodes: frozenset[str] = frozenset()
         self._looked_at: float | None = None
         self._search = ClientSearch(str(root / "proc"))
         self._engines = EngineWatch()
@@ -142,13 +140,12 @@ class DrmCollector(Collector):
             index = self._boards[card.uuid].index if card.uuid in self._boards else len(self._boards)
             # Replaced in place, so that the order of the rows stays.
             self._boards[card.uuid] = _DrmBoard(card, index)
-        self._foreign_nodes = find_foreign_nodes(self._root, cards)
 
     def _add_processes(self, drafts: list[_DrmRow], now: float) -> None:
         present = [draft for draft in drafts if not draft.board.missing]
         own = {node: draft.board.card.address for draft in present for node in draft.board.card.nodes}
         asleep = {node: own[node] for draft in present if _is_asleep(draft.measured) for node in draft.board.card.nodes}
-        clients = self._search.find(now, asleep, own, self._foreign_nodes)
+        clients = self._search.find(now, asleep, own)
         shares = self._engines.compare(clients.found, set(own.values()), now)
         held = find_kfd_memory(str(self._root / "sys"))
         for draft in present:

@@ -216,14 +216,6 @@ def find_cards(root: Path, machine: str) -> list[Card]:
     return list(_make_unique(cards))
 
 
-def find_foreign_nodes(root: Path, cards: Iterable[Card]) -> frozenset[str]:
-    """The names in /dev/dri of other PCI devices: nothing needs to be asked about them."""
-    folder = f"{root}/sys/class/drm"
-    own = {node for card in cards for node in card.nodes}
-    names = (name for name in list_names(folder) if _NODE.fullmatch(name) and name not in own)
-    return frozenset(name for name in names if read_word(f"{folder}/{name}/device/vendor"))
-
-
 def _make_unique(cards: Iterable[Card]) -> Iterator[Card]:
     """Two chips of one board may have the same number; each card is listed once, whatever it links to."""
     uuids: set[str] = set()

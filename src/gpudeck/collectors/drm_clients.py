@@ -76,13 +76,11 @@ class ClientSearch:
         self._reason: str | None = None
         self._searched_at: float | None = None
 
-    def find(
-        self, now: float, asleep: Mapping[str, str], own: Mapping[str, str], foreign: frozenset[str]
-    ) -> DrmClients:
-        """`own` has addresses by the name in /dev/dri; `asleep` those of them not to be asked, `foreign` others' names.
-        Others are asked: partitions of an MI300X have files of their own."""
+    def find(self, now: float, asleep: Mapping[str, str], own: Mapping[str, str]) -> DrmClients:
+        """`own` has addresses by the name in /dev/dri; `asleep` those of them not to be asked. Others are asked:
+        partitions of an MI300X have files of their own."""
         if is_due(self._searched_at, _SEARCH_SECONDS, now):
-            self._search(foreign)
+            self._search()
             self._searched_at = now
         found: dict[str, DrmClient] = {}
         mute: set[str] = set()
@@ -94,26 +92,26 @@ class ClientSearch:
                 mute.add(own[handle.node])
         return DrmClients(found, self._reason, frozenset(mute))
 
-    def _search(self, foreign: frozenset[str]) -> None:
+    def _search(self) -> None:
         pids = sorted(int(name) for name in list_names(self._proc) if name.isdecimal())
         self._handles, hidden = [], 1 not in pids  # hidepid=2 leaves out the processes of others
         for pid in pids:
             try:
-                self._handles += self._list_handles(pid, foreign)
+                self._handles += self._list_handles(pid)
             except PermissionError:
                 hidden = True
             except OSError:
                 continue  # the process is gone
         self._reason = NOT_SEEN if hidden else self._find_namespace_reason()
 
-    def _list_handles(self, pid: int, foreign: frozenset[str]) -> Iterator[_Handle]:
+    def _list_handles(self, pid: int) -> Iterator[_Handle]:
         folder = f"{self._proc}/{pid}/fd"
         for number in os.listdir(folder):  # noqa: PTH208 - on every search, for every process
             try:
                 target = os.readlink(f"{folder}/{number}")  # noqa: PTH115 - as above
             except FileNotFoundError:
                 continue  # closed meanwhile
-            if target.startswith(_FOLDER) and target[len(_FOLDER) :] not in foreign:
+            if target.startswith(_FOLDER):
                 yield _Handle(pid, number, target[len(_FOLDER) :])
 
     def _find_namespace_reason(self) -> str | None:

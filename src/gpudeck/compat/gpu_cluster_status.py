@@ -169,7 +169,6 @@ def read_processes(raw: list[object]) -> list[Process]:
             memory=entry.get("mem(MiB)"),
             started_at=None,
             who=WHO,
-            commands="redacted",
         )
         for entry in (entry if isinstance(entry, dict) else {} for entry in raw)
     ]

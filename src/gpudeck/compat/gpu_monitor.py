@@ -45,7 +45,7 @@ class _Reading:
         self._settings = settings
         self._place = place
         self._envelopes = EnvelopeSequence(target, max(settings.interval, _WRITTEN_EACH), WHO)
-        self._reporter = ReportBuilder(settings.commands)
+        self._reporter = ReportBuilder()
         self._seen: bytes | None = None
         self._seen_at = 0.0
 

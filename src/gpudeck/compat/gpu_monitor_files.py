@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpudeck.collectors.base import IdleWatch
-from gpudeck.collectors.redaction import Commands, clean
+from gpudeck.collectors.redaction import clean
 from gpudeck.collectors.smi_command import read_number
 from gpudeck.compat import readings
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
@@ -210,8 +210,7 @@ class GpuMonitorFiles(Struct, frozen=True):
 class ReportBuilder:
     """Makes reports of one host's files, one after the other: it knows how long GPUs have been idle."""
 
-    def __init__(self, commands: Commands) -> None:
-        self._commands: Commands = commands
+    def __init__(self) -> None:
         self._idle = IdleWatch()
 
     def make(self, files: GpuMonitorFiles, changed_at: float, now: float, labels: dict[str, str]) -> Report:
@@ -282,7 +281,6 @@ class ReportBuilder:
             memory=row.memory if memory is None else memory,
             started_at=started,
             who=WHO,
-            commands=self._commands,
             why=why,
         )
         return replace(process, evidence=ORPHAN.format(child)) if owner and child else process

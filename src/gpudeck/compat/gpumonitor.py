@@ -152,7 +152,6 @@ class GpumonitorSource:
             if running is None
             else round(self._starts.settle(readings.read_pid(pid) or 0, user, now - running)),
             who=WHO,
-            commands=self._settings.commands,
         )
 
 

@@ -6,7 +6,7 @@ from typing import TypeGuard
 from msgspec import Struct
 
 from gpudeck.collectors.base import DISPLAY_SERVERS
-from gpudeck.collectors.redaction import Commands, clean, show
+from gpudeck.collectors.redaction import clean, show
 from gpudeck.collectors.smi_command import explain
 from gpudeck.model.catalog import GPU_METRICS, Metric
 from gpudeck.model.report import GpuReading, Number, Process
@@ -99,14 +99,13 @@ def describe_process(
     memory: object,
     started_at: float | None,
     who: str,
-    commands: Commands,
     why: str = "",
 ) -> Process:
     """A process as `who` reports it. `pid` is its number or what stands in its place: it is there all the same.
     `memory` is in MiB; `why` is the reason for what is not known of its owner."""
     number = read_pid(pid)
     name = "" if name.strip("[]") in _NO_NAMES else name
-    command = show([clean(name)], name, commands) if name else None
+    command = show([clean(name)], name, "redacted") if name else None
     used = int(memory * MIB) if _is_number(memory) and 0 <= memory * MIB < 2**53 else None
     no_memory = explain(memory) if isinstance(memory, str) else "its memory is not reported"
     silent = f"{who} does not report it"
@@ -114,7 +113,7 @@ def describe_process(
         "pid": f"{who} reports no pid" if number is None else "",
         "user": (why or silent) if user is None else "",
         "started_at": (why or silent) if started_at is None else "",
-        "command": "" if command else "commands are not shown (commands: none)" if name else silent,
+        "command": "" if command else silent,
         "memory_used_bytes": no_memory if used is None else "",
         "utilization_percent": silent,
     }

@@ -6,7 +6,6 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from gpudeck.collectors.redaction import Commands
 from gpudeck.model.address import Url, check_url
 from gpudeck.model.settings import Duration, Text
 
@@ -81,8 +80,6 @@ class GpumonitorSettings(Struct, frozen=True):
     """How long a node may take to answer: `rpc_timeout` of its config.yml."""
     port: Annotated[int, Meta(ge=1, le=65535)] = 8043
     """Where the nodes listen, unless a host says otherwise: `rpc_port` of its config.yml."""
-    commands: Commands = "redacted"
-    """How much of a process's name is kept: full, redacted (secrets hidden), its name, or none."""
 
 
 class GpuMonitorSettings(Struct, frozen=True):
@@ -102,8 +99,6 @@ class GpuMonitorSettings(Struct, frozen=True):
     consul: Url | None = None
     """An address that answers a list in JSON with a `Node` for each host, such as
     http://127.0.0.1:8500/v1/catalog/service/gpu. Each is watched via gpu-monitor."""
-    commands: Commands = "redacted"
-    """How much of a process's name is kept: full, redacted (secrets hidden), its name, or none."""
 
     def __post_init__(self) -> None:
         if self.consul is not None:

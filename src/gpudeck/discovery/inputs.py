@@ -87,8 +87,6 @@ def bound_labels(labels: Mapping[Any, object]) -> tuple[dict[str, str], str]:
 
 MAX_FILE_BYTES = 2 * 1024 * 1024
 """20,000 hosts take 1.2 MB in YAML."""
-RESTLESS_LOOKS = 5
-"""A file that changes between any two looks is read at the latest now, finished or not."""
 LOOK_TIMEOUT = 5.0
 
 T = TypeVar("T")
@@ -166,7 +164,6 @@ class WatchedFile:
         self._named = named or str(path)
         self._read: _Stamp | None = None
         self._seen: _Stamp | None = None
-        self._restless = 0
 
     def read_if_changed(self) -> bytes | None:
         """What is in it, if that is not what was read last and is finished; else None. Raises Temporary."""
@@ -180,14 +177,12 @@ class WatchedFile:
             self._read = None
             reason = (error.strerror or "unknown reason").lower()
             raise Temporary(f"{self._named} cannot be read: {reason}.") from error
-        self._read, self._restless = stamp, 0
+        self._read = stamp
         return content
 
     def _is_settled(self, stamp: _Stamp) -> bool:
-        is_same = stamp == self._seen or self._read is None
-        self._restless = 0 if is_same else self._restless + 1
-        self._seen = stamp
-        return is_same or self._restless >= RESTLESS_LOOKS
+        seen, self._seen = self._seen, stamp
+        return stamp == seen or self._read is None
 
     def _look(self) -> _Stamp:
         found = self.path.stat()

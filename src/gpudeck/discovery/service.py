@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import chain
 
 from gpudeck.discovery.host_names import is_host_name, quote
-from gpudeck.discovery.inputs import MAX_HOSTS, Provider
+from gpudeck.discovery.inputs import MAX_HOSTS, HostFindings, Provider
 from gpudeck.discovery.managed import ORIGIN
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.clock import Backoff
@@ -31,8 +31,6 @@ LOOK_DEADLINE = 60.0
 """For one look at a provider that does not wait for changes."""
 
 Sleep = Callable[[float], Awaitable[None]]
-MAX_CLASHES = 100
-"""Sentences about hosts that are named twice: more are only counted."""
 
 
 def name_trouble(origin: str, trouble: str) -> str:
@@ -187,29 +185,25 @@ class Discovery:
 
 
 def merge_targets(lists: Sequence[Sequence[Target]]) -> tuple[list[Target], list[str]]:
-    kept: dict[str, Target] = {}
-    clashes: list[str] = []
+    kept, findings = dict[str, Target](), HostFindings()
     for target in (target for targets in lists for target in targets):
         known = kept.get(target.name)
         if known is not None:
-            clashes += _explain_clash(known, target)
+            if known != target:
+                findings.add_problem(_explain_clash(known, target))
         elif not is_host_name(target.name):
-            clashes.append(f"{target.origin}: {quote(target.name)} is no name of a host; it is left out.")
+            findings.add_problem(f"{target.origin}: {quote(target.name)} is no name of a host; it is left out.")
         elif len(kept) < MAX_HOSTS:
             kept[target.name] = target
         else:
-            clashes.append(f"{target.origin}: {target.name} is left out, as there are more than {MAX_HOSTS} hosts.")
-    if len(clashes) > MAX_CLASHES:
-        clashes[MAX_CLASHES - 1 :] = [f"{len(clashes) - MAX_CLASHES + 1} more hosts are left out."]
-    return list(kept.values()), clashes
+            findings.add_problem(f"{target.origin}: {target.name} is left out: there are more than {MAX_HOSTS} hosts.")
+    return list(kept.values()), findings.problems
 
 
-def _explain_clash(first: Target, second: Target) -> list[str]:
-    if first == second:
-        return []
+def _explain_clash(first: Target, second: Target) -> str:
     if first.origin != second.origin:
-        return [f"{first.name} is named by {first.origin} and by {second.origin}; the first counts."]
-    return [f"{first.name} is named twice by {first.origin}, {_reach(first)} and {_reach(second)}; the first counts."]
+        return f"{first.name} is named by {first.origin} and by {second.origin}; the first counts."
+    return f"{first.name} is named twice by {first.origin}, {_reach(first)} and {_reach(second)}; the first counts."
 
 
 def _reach(target: Target) -> str:

@@ -9,11 +9,18 @@ from typing import Any
 
 import msgspec
 
-from gpudeck.model.errors import UsageError
-from gpudeck.model.plugins import find_plugins, need_hub_python
+from gpudeck.model.errors import PluginError, UsageError, Wrong
+from gpudeck.model.plugins import Plugin, find_plugins, need_hub_python
 from gpudeck.model.target import Target
-from gpudeck.sources.base import MakeSource, PullSettings, ScrapeSettings, Source, SshSettings
-from gpudeck.sources.plugin import make_method
+from gpudeck.sources.base import (
+    FetchedReport,
+    MakeSource,
+    PullSettings,
+    ScrapeSettings,
+    Source,
+    SourcePlugin,
+    SshSettings,
+)
 from gpudeck.sources.poller import PollMethod
 
 
@@ -38,7 +45,9 @@ def make_poll_methods(
         ),
         **others,
     }
-    methods |= {name: make_method(plugin) for name, plugin in find_plugins("sources").items() if name not in methods}
+    methods |= {
+        name: _make_plugin_method(plugin) for name, plugin in find_plugins("sources").items() if name not in methods
+    }
     return {
         name: msgspec.structs.replace(method, make=_guarded(method.make, tuple(allowed)))
         for name, method in methods.items()
@@ -79,3 +88,46 @@ def _over_ssh(settings: SshSettings, password: str | None) -> MakeSource:
     """One for all hosts: they share keys, known hosts and jump hosts."""
     find = cache(lambda: import_ssh().make(settings, password))
     return lambda target: find()(target)  # noqa: PLW0108 - found when the first host needs it
+
+
+class PluginSource:
+    """The source of a plugin. Names the plugin in whatever goes wrong."""
+
+    def __init__(self, plugin: Plugin, source: Source) -> None:
+        self._plugin = plugin
+        self._source = source
+
+    async def read(self, now: float) -> FetchedReport:
+        try:
+            found = await self._source.read(now)
+        except Exception as error:
+            raise self._plugin.explain(error) from error
+        if not isinstance(found, FetchedReport):
+            raise Wrong(f"{self._plugin.label} returns something that is no FetchedReport.")
+        return found
+
+    async def close(self) -> None:
+        await self._source.close()
+
+
+def _make_plugin_method(plugin: Plugin) -> PollMethod:
+    """Loads the plugin. One that fails is a problem of each host that it should read."""
+    found: Any = None
+    trouble: PluginError | None = None
+    try:
+        found = plugin.load()
+        if not isinstance(found, SourcePlugin):
+            trouble = Wrong(f"{plugin.label} is no SourcePlugin.")
+    except PluginError as error:
+        trouble = error
+
+    def make(target: Target) -> Source:
+        if trouble is not None:
+            raise trouble
+        try:
+            return PluginSource(plugin, found.make(target))
+        except Exception as error:
+            raise plugin.explain(error) from error
+
+    own = found if trouble is None else SourcePlugin(make=make)
+    return PollMethod(make, own.interval, own.deadline, own.port)

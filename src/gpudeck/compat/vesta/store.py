@@ -129,7 +129,6 @@ def read_processes(raw: list[object]) -> list[Process]:
             memory=_number(entry.get("used_memory")),
             started_at=None,
             who=WHO,
-            commands="redacted",
         )
         for entry in entries
     ]
