@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import Struct, field
+from numpy.typing import NDArray
 
 from gpudeck.history.base import Fault, KnownGpu, VerdictQuery
 from gpudeck.history.codec import Flags, Floats
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gpudeck.history.embedded.view import HistoryView
 
 
+Places = NDArray[np.intp]
 GPU_INPUTS: Final[tuple[str, ...]] = (
     *("utilization_percent", "memory_used_bytes", "memory_total_bytes", "clock_sm_mhz", "power_watts"),
     "power_limit_watts",
@@ -80,14 +82,16 @@ class RunFacts:
         self._mean_of_all: dict[str, float] = {}
         self.utilization = self.metric("utilization_percent")
         self.count = len(columns.labels)
-        self.seconds = columns.present * columns.covered
         self.is_busy = self.utilization >= WORK_PERCENT
-        self.works = self.is_busy.any(axis=0)
-        self.busy_seconds = self.is_busy @ columns.covered
+        self.works: Flags = np.logical_or.reduce(self.is_busy)
+        self.is_there: Flags = np.logical_or.reduce(columns.present)
+        self.seconds = columns.present * columns.covered
+        self.seconds_by_gpu: Floats = self.seconds.sum(axis=1)
+        self.busy_seconds = self.is_busy.astype(np.float64) @ columns.covered
         places = np.flatnonzero(self.works)
         first, last = (int(places[0]), int(places[-1]) + 1) if len(places) else (0, 0)
         self.work = slice(first, last)
-        self.wall = float(columns.covered @ columns.present.any(axis=0))
+        self.wall = float(columns.covered @ self.is_there)
 
     @cached_property
     def is_interactive(self) -> bool:
@@ -109,25 +113,23 @@ class RunFacts:
     @cached_property
     def is_idle(self) -> Flags:
         """The samples in which none of its GPUs worked, and all was known."""
-        present = self.of.present
-        is_unknown: Flags = np.logical_or.reduce(np.isnan(self.utilization) & present)
-        idle: Flags = np.logical_or.reduce(present) & ~is_unknown & ~self.works
+        is_unknown: Flags = np.logical_or.reduce(np.isnan(self.utilization) & self.of.present)
+        idle: Flags = self.is_there & ~is_unknown & ~self.works
         return idle
 
     @cached_property
     def idle_stretches(self) -> list[tuple[float, float]]:
         """From when until when none of its GPUs worked, of ten minutes and more, and all was known."""
-        found = [
-            (float(self.of.times[begin] - self.of.covered[begin]), float(self.of.times[end - 1]))
-            for begin, end in find_blocks(self.is_idle)
-        ]
-        return [(begin, end) for begin, end in found if end - begin >= STRETCH_SECONDS]
+        begins, ends = find_blocks(self.is_idle)
+        since, until = self.of.times[begins] - self.of.covered[begins], self.of.times[ends - 1]
+        is_long = until - since >= STRETCH_SECONDS
+        return list(zip(since[is_long].tolist(), until[is_long].tolist(), strict=True))
 
     @cached_property
     def mean_utilization(self) -> float | None:
         known = ~np.isnan(self.utilization)
-        seconds = (known * self.of.covered).sum()
-        return float((np.where(known, self.utilization, 0.0) * self.of.covered).sum() / seconds) if seconds else None
+        seconds = float((known @ self.of.covered).sum())
+        return float((np.where(known, self.utilization, 0.0) @ self.of.covered).sum() / seconds) if seconds else None
 
     @cached_property
     def memory_share(self) -> float | None:
@@ -137,32 +139,40 @@ class RunFacts:
         return float(np.nanmax(self.of.memory / total))
 
     def metric(self, name: str) -> Floats:
-        found = self.of.metrics.get(name)
-        return np.full(self.of.present.shape, np.nan) if found is None else found
+        try:
+            return self.of.metrics[name]
+        except KeyError:
+            return np.full(self.of.present.shape, np.nan)
 
     def is_known_everywhere(self, values: Floats) -> bool:
         """In nearly all of its time, of all its GPUs."""
-        seconds = float(self.seconds.sum())
+        seconds = float(self.seconds_by_gpu.sum())
         return seconds > 0 and float((~np.isnan(values) * self.seconds).sum()) >= KNOWN_SHARE * seconds
+
+    @cached_property
+    def _work_seconds(self) -> tuple[Floats, Floats]:
+        """By sample and by GPU."""
+        seconds = self.seconds[:, self.work]
+        return seconds, seconds.sum(axis=1)
 
     def by_gpu(self, name: str) -> Floats:
         if name not in self._means:
-            self._means[name] = np.full(self.count, np.nan)
-            if name in self.of.metrics:
-                seconds = self.seconds[:, self.work]
-                values = self.of.metrics[name][:, self.work] * seconds
+            seconds, whole = self._work_seconds
+            values = self.metric(name)[:, self.work]
+            sums, total = np.einsum("ij,ij->i", values, seconds), whole
+            if np.isnan(sums).any():
                 is_unknown = np.isnan(values)
                 total = np.where(is_unknown, 0.0, seconds).sum(axis=1)
-                is_known = (total > 0) & (total >= KNOWN_SHARE * seconds.sum(axis=1))
-                values[is_unknown] = 0.0
-                np.divide(values.sum(axis=1), total, out=self._means[name], where=is_known)
+                sums = np.einsum("ij,ij->i", np.where(is_unknown, 0.0, values), seconds)
+            is_known = (total > 0) & (total >= KNOWN_SHARE * whole)
+            self._means[name] = np.divide(sums, total, out=np.full(self.count, np.nan), where=is_known)
         return self._means[name]
 
     def mean(self, name: str) -> float:
         """Of all of its GPUs. A comparison with NaN, which is unknown, is false."""
         if name not in self._mean_of_all:
             values = self.by_gpu(name)
-            self._mean_of_all[name] = float(values.mean()) if len(values) else float("nan")
+            self._mean_of_all[name] = float(values.sum()) / len(values) if len(values) else float("nan")
         return self._mean_of_all[name]
 
     def places(self, which: Flags) -> str:
@@ -170,9 +180,12 @@ class RunFacts:
         return f"GPU{'s' * (len(names) != 1)} {', '.join(names[:8])}{', …' if len(names) > 8 else ''}"
 
 
-def find_blocks(flags: Flags) -> list[tuple[int, int]]:
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))
+def find_blocks(flags: Flags) -> tuple[Places, Places]:
+    """Where each block of samples in a row that are set begins, and where the samples after it do."""
+    padded = np.zeros(len(flags) + 2, np.bool_)
+    padded[1:-1] = flags
+    edges = np.flatnonzero(padded[1:] != padded[:-1])
+    return edges[::2], edges[1::2]
 
 
 _FIRST_SECONDS, _LAST_SECONDS = 4 * SECONDS, 44 * SECONDS
@@ -181,18 +194,59 @@ MAX_GPUS: Final = 32
 _EARLIER_SECONDS: Final = 3600.0
 _SLOT: Final = 10.0
 """Seconds into which samples of several hosts are put together."""
-_TOTAL, _UTILIZATION = "memory_total_bytes", "utilization_percent"
+_TOTAL, _MEMORY, _UTILIZATION = "memory_total_bytes", "memory_used_bytes", "utilization_percent"
 
 
 class _Part(Struct):
-    """What one hour of a host has of a query. Rows are the query's GPUs on that host."""
+    """What one hour of a host has of a query. Rows are the query's GPUs on that host: `rows` in the hour, from sample
+    `first` until before `last`. Its utilization and memory are known where others are on the GPU, too; the rest is of
+    the GPU, and known where it is `alone`."""
 
-    times: Floats
-    covered: Floats
+    hour: Hour
+    rows: "list[int] | slice"
+    span: slice
     present: Flags
+    alone: Flags
     memory: Floats
-    metrics: dict[str, Floats]
+    utilization: Floats | None
     cpu: Floats
+
+    @property
+    def times(self) -> Floats:
+        return self.hour.times[self.span]
+
+    @property
+    def covered(self) -> Floats:
+        return self.hour.covered[self.span]
+
+    def read(self, name: str) -> Floats | None:
+        if name == _UTILIZATION:
+            return self.utilization
+        table = self.hour.metrics.get(name)
+        return (
+            None
+            if table is None
+            else _mask(table[self.rows, self.span], self.present if name == _TOTAL else self.alone)
+        )
+
+
+def _mask(values: Floats, known: Flags) -> Floats:
+    return values if known.all() else np.where(known, values, np.nan)
+
+
+class _Metrics(dict[str, Floats]):
+    """Read from the hours when they are asked for: a rule seldom needs them all."""
+
+    def __init__(self, read: Callable[[str], Floats | None]) -> None:
+        super().__init__()
+        self._read = read
+
+    def __missing__(self, name: str) -> Floats:
+        found = self._read(name)
+        if found is None:
+            raise KeyError(name)
+        self[name] = found
+        return found
 
 
 class _Pending(Struct):
@@ -273,45 +327,50 @@ def _join_hours(windows: Iterable[tuple[float, float]]) -> list[tuple[float, flo
 def _cut(hour: Hour, query: VerdictQuery, gpus: Sequence[int], start: float, stop: float) -> _Part | None:
     """The samples of that hour in the window, None where there are none. A run shares a GPU where others are there."""
     first, last = np.searchsorted(hour.times, start), np.searchsorted(hour.times, stop, side="right")
-    rows = [hour.gpus.index(gpu) if gpu in hour.gpus else -1 for gpu in gpus]
-    if first >= last or max(rows) < 0:
+    numbers = [hour.gpus.index(gpu) if gpu in hour.gpus else -1 for gpu in gpus]
+    if first >= last or max(numbers) < 0:
         return None
-    span, shape = slice(first, last), (len(rows), int(last - first))
-    present, memory, own, others = (
-        *(np.zeros(shape, np.bool_), np.full(shape, np.nan)),
-        *(np.full(shape, np.nan), np.zeros(shape, np.bool_)),
-    )
-    places = {row: place for place, row in enumerate(rows) if row >= 0}
+    span, shape = slice(int(first), int(last)), (len(numbers), int(last - first))
+    rows = slice(numbers[0], numbers[0] + 1) if len(numbers) == 1 else numbers
+    is_readable = hour.states[rows, span] > UNKNOWN
+    present, memory = np.zeros(shape, np.bool_), np.full(shape, np.nan)
+    own, others = np.full(shape, np.nan), np.zeros(shape, np.bool_)
+    places = {number: place for place, number in enumerate(numbers) if number >= 0}
     if query.run is None:
-        for row, place in places.items():
-            present[place] = hour.states[row, span] > UNKNOWN
+        present[list(places.values())] = True
     for one in hour.runs if query.run is not None else ():
-        if one.gpu in places and one.run == query.run:
-            present[places[one.gpu]], own[places[one.gpu]] = one.present[span], one.utilization[span]
-            memory[places[one.gpu]] = one.memory[span]
-        elif one.gpu in places:
-            others[places[one.gpu]] |= one.present[span]
+        place = places.get(one.gpu)
+        if place is not None and one.run == query.run:
+            present[place], own[place], memory[place] = one.present[span], one.utilization[span], one.memory[span]
+        elif place is not None:
+            others[place] |= one.present[span]
     if query.run is not None and not present.any():
         return None
-    is_readable = np.array([hour.states[row, span] > UNKNOWN if row >= 0 else np.zeros(shape[1], bool) for row in rows])
     present &= is_readable
     is_shared = bool(others.any())
     alone = present & ~others if is_shared else present
-    metrics = {
-        name: np.where(present if name == _TOTAL else alone, hour.metrics[name][rows, span], np.nan)
-        for name in GPU_INPUTS
-        if name in hour.metrics
-    }
-    if is_shared and _UTILIZATION in metrics:
-        # On a shared GPU its own counts where it is known; a GPU that does not work works for nobody.
-        whole = np.where(present, hour.metrics[_UTILIZATION][rows, span], np.nan)
-        metrics[_UTILIZATION] = np.where(others & (whole >= WORK_PERCENT), own, whole)
-    whole_memory = metrics.pop("memory_used_bytes", None)
-    if whole_memory is not None:
-        memory = np.where(np.isnan(memory), whole_memory, memory)
-    cpu = hour.host.get("cpu_percent")
-    line = np.full(shape[1], np.nan) if cpu is None else cpu[span]
-    return _Part(hour.times[span], hour.covered[span], present, memory, metrics, line)
+    part = _Part(hour, rows, span, present, alone, memory, None, np.full(shape[1], np.nan))
+    if (whole := hour.metrics.get(_UTILIZATION)) is not None:
+        # Beside others its own counts where it is known; a GPU that does not work works for nobody.
+        known = _mask(whole[rows, span], present)
+        part.utilization = np.where(others & (known >= WORK_PERCENT), own, known) if is_shared else known
+    is_unknown = np.isnan(memory)
+    if is_unknown.any() and (used := part.read(_MEMORY)) is not None:
+        part.memory = np.where(is_unknown, used, memory)
+    if (cpu := hour.host.get("cpu_percent")) is not None:
+        part.cpu = cpu[span]
+    return part
+
+
+class _Columns(Struct):
+    """Parts put together. `read` returns a metric, None if no part has it."""
+
+    times: Floats
+    covered: Floats
+    present: Flags
+    memory: Floats
+    cpu: Floats
+    read: Callable[[str], Floats | None]
 
 
 def _put_together(one: _Pending, known: Mapping[int, KnownGpu], names: Mapping[int, str]) -> RunSamples | None:
@@ -330,7 +389,7 @@ def _put_together(one: _Pending, known: Mapping[int, KnownGpu], names: Mapping[i
         whole.covered,
         whole.present,
         whole.memory,
-        whole.metrics,
+        _Metrics(whole.read),
         cpu,
         sum(end - start for start, end in one.windows),
         query.is_over,
@@ -339,28 +398,29 @@ def _put_together(one: _Pending, known: Mapping[int, KnownGpu], names: Mapping[i
     )
 
 
-def _join(parts: list[_Part]) -> _Part:
-    if len(parts) == 1:
-        return parts[0]
+def _join(parts: list[_Part]) -> _Columns:
     parts.sort(key=lambda part: float(part.times[0]))
-    nothing = [np.full(part.present.shape, np.nan) for part in parts]
-    names = dict.fromkeys(name for part in parts for name in part.metrics)
-    return _Part(
+
+    def read(name: str) -> Floats | None:
+        found = [part.read(name) for part in parts]
+        if all(one is None for one in found):
+            return None
+        known = [
+            np.full(part.present.shape, np.nan) if one is None else one for part, one in zip(parts, found, strict=True)
+        ]
+        return known[0] if len(known) == 1 else np.concatenate(known, axis=1)
+
+    return _Columns(
         np.concatenate([part.times for part in parts]),
         np.concatenate([part.covered for part in parts]),
         np.concatenate([part.present for part in parts], axis=1),
         np.concatenate([part.memory for part in parts], axis=1),
-        {
-            name: np.concatenate(
-                [part.metrics.get(name, unknown) for part, unknown in zip(parts, nothing, strict=True)], axis=1
-            )
-            for name in names
-        },
         np.concatenate([part.cpu for part in parts]),
+        read,
     )
 
 
-def _align(one: _Pending, parts: Mapping[int, _Part]) -> _Part:
+def _align(one: _Pending, parts: Mapping[int, _Columns]) -> _Columns:
     """Several hosts over the same steps, each with its own GPUs. The CPU is the mean of those that are known."""
     steps = np.unique(np.concatenate([part.times // _SLOT for part in parts.values()]))
     count = len(steps)
@@ -368,7 +428,7 @@ def _align(one: _Pending, parts: Mapping[int, _Part]) -> _Part:
     shape = sum(rows.values()), count
     present, memory = np.zeros(shape, np.bool_), np.full(shape, np.nan)
     covered, cpus = np.zeros(count), np.full((len(rows), count), np.nan)
-    metrics = {name: np.full(shape, np.nan) for part in parts.values() for name in part.metrics}
+    placed: list[tuple[slice, Places, _Columns]] = []
     begin = 0
     for number, (host, size) in enumerate(rows.items()):
         mine, begin = slice(begin, begin + size), begin + size
@@ -377,12 +437,19 @@ def _align(one: _Pending, parts: Mapping[int, _Part]) -> _Part:
             at = np.searchsorted(steps, part.times // _SLOT)
             present[mine, at], memory[mine, at], cpus[number, at] = part.present, part.memory, part.cpu
             covered[at] = np.maximum(covered[at], part.covered)
-            for name, table in part.metrics.items():
-                metrics[name][mine, at] = table
+            placed.append((mine, at, part))
     known = ~np.isnan(cpus)
     total = known.sum(axis=0)
     cpu = np.divide(np.nan_to_num(cpus).sum(axis=0), total, out=np.full(count, np.nan), where=total > 0)
-    return _Part(steps * _SLOT, covered, present, memory, metrics, cpu)
+
+    def read(name: str) -> Floats | None:
+        found = [(mine, at, values) for mine, at, part in placed if (values := part.read(name)) is not None]
+        table = np.full(shape, np.nan)
+        for mine, at, values in found:
+            table[mine, at] = values
+        return table if found else None
+
+    return _Columns(steps * _SLOT, covered, present, memory, cpu, read)
 
 
 def _find_earlier(find_starts: FindStarts, host: int, queries: Sequence[VerdictQuery]) -> dict[int, list[EarlierRun]]:

@@ -150,8 +150,8 @@ def find_idle_now(facts: RunFacts) -> str | None:
     """What goes on and does nothing lately. A server waits for requests."""
     if facts.of.is_over or facts.is_serving or not facts.is_idle[-1]:
         return None
-    begin, end = find_blocks(facts.is_idle)[-1]
-    seconds = float(facts.of.covered[begin:end].sum())
+    begins, ends = find_blocks(facts.is_idle)
+    seconds = float(facts.of.covered[begins[-1] : ends[-1]].sum())
     if seconds < (_IDLE_NOTEBOOK_SECONDS if facts.is_interactive else _IDLE_SECONDS):
         return None
     memory = facts.of.memory[:, -1]
@@ -160,44 +160,53 @@ def find_idle_now(facts: RunFacts) -> str | None:
 
 
 def find_unused_gpus(facts: RunFacts) -> str | None:
-    unused = facts.busy_seconds <= 0.01 * facts.seconds.sum(axis=1)
-    known = (~np.isnan(facts.utilization) * facts.seconds).sum(axis=1) >= KNOWN_SHARE * facts.seconds.sum(axis=1)
-    unused &= known & (facts.seconds.sum(axis=1) >= STRETCH_SECONDS)
-    if facts.count < 2 or not unused.any() or unused.all() or facts.busy_seconds.max() < STRETCH_SECONDS:
+    seconds = facts.seconds_by_gpu
+    unused = facts.busy_seconds <= 0.01 * seconds
+    if facts.count < 2 or not unused.any() or facts.busy_seconds.max() < STRETCH_SECONDS:
+        return None
+    known = (~np.isnan(facts.utilization) * facts.seconds).sum(axis=1) >= KNOWN_SHARE * seconds
+    unused &= known & (seconds >= STRETCH_SECONDS)
+    if not unused.any() or unused.all():
         return None
     return f"{int(unused.sum())} of {facts.count} GPUs did no work ({facts.places(unused)})"
 
 
 def find_imbalance(facts: RunFacts) -> str | None:
     """By SM activity if it is known: a GPU that waits for another one in a collective has 100 % utilization."""
-    used = facts.busy_seconds > 0.01 * facts.seconds.sum(axis=1)
-    name = "SM activity"
-    levels = facts.by_gpu("sm_activity_percent")
+    used = facts.busy_seconds > 0.01 * facts.seconds_by_gpu
+    if used.sum() < 2 or facts.worked < STRETCH_SECONDS:
+        return None
+    name, levels = "SM activity", facts.by_gpu("sm_activity_percent")
     if np.isnan(levels[used]).any():
         name, levels = "utilization", facts.by_gpu("utilization_percent")
-    levels = np.where(used, levels, np.nan)
-    if used.sum() < 2 or facts.worked < STRETCH_SECONDS or np.isnan(levels[used]).any():
+    if np.isnan(levels[used]).any():
         return None
-    middle = float(np.nanmedian(levels)) if used.sum() > 2 else float(np.nanmax(levels))
-    lagging = np.nan_to_num(levels, nan=np.inf) < 0.6 * middle
+    middle = float(np.median(levels[used])) if used.sum() > 2 else float(levels[used].max())
+    lagging = used & (levels < 0.6 * middle)
     if middle < 30 or not lagging.any():
         return None
-    return f"mean {name} {np.nanmin(levels):.0f} % on {facts.places(lagging)}, {middle:.0f} % on the others"
+    return f"mean {name} {levels[used].min():.0f} % on {facts.places(lagging)}, {middle:.0f} % on the others"
 
 
 def find_slow_gpu(facts: RunFacts) -> str | None:
     """A lower clock than its peers of the same model has under the same work."""
-    together = facts.is_busy.all(axis=0) & ~np.isnan(facts.metric("clock_sm_mhz")).any(axis=0)
-    if facts.count < 2 or float(facts.of.covered @ together) < STRETCH_SECONDS or len(set(facts.of.models)) != 1:
+    if facts.count < 2 or facts.worked < STRETCH_SECONDS or len(set(facts.of.models)) != 1:
         return None
-    clocks = facts.metric("clock_sm_mhz")[:, together]
+    clocks = facts.metric("clock_sm_mhz")
+    lowest, highest = clocks.min(axis=0), clocks.max(axis=0)
+    together = facts.is_busy.all(axis=0) & ~np.isnan(lowest)
+    if float(facts.of.covered @ together) < STRETCH_SECONDS:
+        return None
+    if 2 * np.count_nonzero(together & (lowest < 0.85 * highest)) < np.count_nonzero(together):
+        return None  # no GPU can be below the others in half of the samples: the medians need not be looked for
+    clocks = clocks[:, together]
     # At the same moments, as the clock depends on the work.
     peers = np.median(clocks, axis=0) if facts.count > 2 else clocks.max(axis=0)
-    power = facts.by_gpu("power_watts")
     slow = np.median(clocks / np.maximum(peers, 1.0), axis=1) < 0.85
     if not slow.any() or slow.all():
         return None
     # One that draws more power has more work: then its clock goes down by itself.
+    power = facts.by_gpu("power_watts")
     slow &= power <= 1.1 * np.median(power[~slow])
     if not slow.any():
         return None
@@ -206,7 +215,10 @@ def find_slow_gpu(facts: RunFacts) -> str | None:
 
 
 def find_thermal(facts: RunFacts) -> str | None:
-    slowed = (_is_hot(facts) & facts.is_busy) @ facts.of.covered
+    hot = _is_hot(facts) & facts.is_busy
+    if not hot.any():
+        return None
+    slowed = hot @ facts.of.covered
     share = np.divide(slowed, facts.busy_seconds, out=np.zeros(facts.count), where=facts.busy_seconds > 0)
     which = (share >= 0.1) & (slowed >= 5 * _MINUTE)
     if not which.any():
@@ -215,15 +227,18 @@ def find_thermal(facts: RunFacts) -> str | None:
 
 
 def _is_hot(facts: RunFacts) -> Flags:
-    hot: Flags = np.fmax(facts.metric("throttled_thermal"), facts.metric("throttled_hardware")) > 0
+    hot: Flags = (facts.metric("throttled_thermal") > 0) | (facts.metric("throttled_hardware") > 0)
     return hot
 
 
 def find_power_limit(facts: RunFacts) -> str | None:
     """Large cards reach their power limit under full load: that alone is normal. The clock says how much it costs. One
     slow GPU of several has another reason."""
+    capped = facts.is_busy & (facts.metric("throttled_power") > 0)
+    if not capped.any(axis=1).all():
+        return None
     clocks = facts.metric("clock_sm_mhz")
-    capped = facts.is_busy & (facts.metric("throttled_power") > 0) & ~np.isnan(clocks) & ~_is_hot(facts)
+    capped &= ~np.isnan(clocks) & ~_is_hot(facts)
     seconds = capped @ facts.of.covered
     if not ((seconds >= STRETCH_SECONDS) & (seconds >= 0.5 * facts.busy_seconds)).all():
         return None
@@ -237,25 +252,30 @@ def find_power_limit(facts: RunFacts) -> str | None:
 
 
 def find_pcie_bound(facts: RunFacts) -> str | None:
-    rates = [facts.mean(f"pcie_{way}_bytes_per_second") / 1e9 for way in ("receive", "transmit")]
-    rate = float(np.nanmax(rates)) if not np.isnan(rates).all() else float("nan")
-    activity = facts.mean("sm_activity_percent")
-    level = facts.mean("utilization_percent") if np.isnan(activity) else activity
-    if facts.worked < 5 * _MINUTE or not (rate >= 10 and level < 50):
+    if facts.worked < 5 * _MINUTE:
         return None
-    name = "utilization" if np.isnan(activity) else "SM activity"
+    rates = [facts.mean(f"pcie_{way}_bytes_per_second") / 1e9 for way in ("receive", "transmit")]
+    rate = max((one for one in rates if one >= 10), default=None)
+    name, level = _find_level(facts)
+    if rate is None or not level < 50:
+        return None
     return f"{rate:.0f} GB/s over PCIe on average, mean {name} {level:.0f} %"
 
 
+def _find_level(facts: RunFacts) -> tuple[str, float]:
+    """How much of the GPU is used: its SM activity, and where that is unknown its utilization."""
+    activity = facts.mean("sm_activity_percent")
+    return ("utilization", facts.mean("utilization_percent")) if np.isnan(activity) else ("SM activity", activity)
+
+
 def find_cpu_bound(facts: RunFacts) -> str | None:
-    known = facts.of.cpu_percent[facts.work]
-    waits_for_others = facts.is_interactive or facts.is_serving
-    if facts.worked < STRETCH_SECONDS or waits_for_others or np.isnan(known).mean() > 1 - KNOWN_SHARE:
+    if facts.is_interactive or facts.is_serving or facts.worked < STRETCH_SECONDS:
         return None
-    cpu, level = float(np.nanmean(known)), facts.mean("utilization_percent")
-    if not (cpu >= 90 and level < 70):
+    level, known = facts.mean("utilization_percent"), facts.of.cpu_percent[facts.work]
+    if not level < 70 or np.isnan(known).mean() > 1 - KNOWN_SHARE:
         return None
-    return f"CPU at {cpu:.0f} %, mean utilization {level:.0f} %"
+    cpu = float(np.nanmean(known))
+    return f"CPU at {cpu:.0f} %, mean utilization {level:.0f} %" if cpu >= 90 else None
 
 
 def find_waiting(facts: RunFacts) -> str | None:
@@ -276,17 +296,15 @@ def _dip_share(facts: RunFacts, row: int) -> float | None:
     is_low = values < 25
     if np.count_nonzero(is_low) < 20 or np.isnan(values).mean() > 1 - KNOWN_SHARE:
         return None
-    kept = np.ones(len(values), np.bool_)
-    dips = np.zeros(len(values), np.bool_)
-    begins: list[int] = []
-    for begin, end in find_blocks(is_low):
-        if float(covered[begin:end].sum()) <= 35:
-            dips[begin:end] = True
-            begins.append(begin)
-        else:
-            kept[begin:end] = False
-    kept &= ~np.isnan(values)
-    if len(begins) < 20 or float(covered @ kept) < STRETCH_SECONDS:
+    begins, ends = find_blocks(is_low)
+    until = np.concatenate(([0.0], covered.cumsum()))
+    is_short = until[ends] - until[begins] <= 35
+    if np.count_nonzero(is_short) < 20:
+        return None
+    # Each low sample is of the block that began last.
+    dips = is_low & np.append(is_short, False)[np.searchsorted(begins, np.arange(len(values)), side="right") - 1]
+    kept = (dips | ~is_low) & ~np.isnan(values)
+    if float(covered @ kept) < STRETCH_SECONDS:
         return None
     share = float(dips[kept].mean())
     parts = [float(part.mean()) for part in np.array_split(dips[kept], 5)]
@@ -295,55 +313,51 @@ def _dip_share(facts: RunFacts, row: int) -> float | None:
 
 
 def find_small_batches(facts: RunFacts) -> str | None:
-    memory, activity = facts.memory_share, facts.mean("sm_activity_percent")
-    level = facts.mean("utilization_percent")
-    if memory is None or memory >= 0.5 or facts.worked < _MIN_WORK_SECONDS or level < 10:
+    if facts.worked < _MIN_WORK_SECONDS:
         return None
-    if not (activity < 30 and activity < 0.5 * level):
+    activity, level = facts.mean("sm_activity_percent"), facts.mean("utilization_percent")
+    if not (activity < 30 and level >= 10 and activity < 0.5 * level):
+        return None
+    memory = facts.memory_share
+    if memory is None or memory >= 0.5:
         return None
     return f"mean SM activity {activity:.0f} % at {level:.0f} % utilization, {100 * memory:.0f} % of the memory used"
 
 
 def find_no_tensor(facts: RunFacts) -> str | None:
     """FP32 arithmetic fills the GPU, and no tensor core works. Memory copies and integer work have no FP32."""
-    tensor, activity = facts.mean("tensor_activity_percent"), facts.mean("sm_activity_percent")
-    single, memory = facts.mean("fp32_activity_percent"), facts.mean("dram_activity_percent")
-    if (
-        not facts.may_multiply
-        or facts.worked < _MIN_WORK_SECONDS
-        or not (tensor < 1 and activity >= 40 and single >= 30 and not memory >= 60)
-    ):
+    if not facts.may_multiply or facts.worked < _MIN_WORK_SECONDS:
+        return None
+    activity = facts.mean("sm_activity_percent")
+    if not activity >= 40 or not (tensor := facts.mean("tensor_activity_percent")) < 1:
+        return None
+    single = facts.mean("fp32_activity_percent")
+    if not single >= 30 or facts.mean("dram_activity_percent") >= 60:
         return None
     return f"mean tensor activity {tensor:.1f} %, FP32 {single:.0f} %, SM activity {activity:.0f} %"
 
 
 def find_large_gpu(facts: RunFacts) -> str | None:
-    memory, activity = facts.memory_share, facts.mean("sm_activity_percent")
-    level = facts.mean("utilization_percent") if np.isnan(activity) else activity
-    if memory is None or memory >= 0.25 or not _is_worth_a_smaller_card(facts) or not level < 20:
+    name, level = _find_level(facts)
+    if not level < 20 or not _is_worth_a_smaller_card(facts):
         return None
-    name = "utilization" if np.isnan(activity) else "SM activity"
-    return f"mean {name} {level:.0f} %, {100 * memory:.0f} % of the memory used"
+    return f"mean {name} {level:.0f} %, {100 * (facts.memory_share or 0.0):.0f} % of the memory used"
 
 
 def find_small_memory(facts: RunFacts) -> str | None:
     """A GPU that computes all the time is used, however little memory that takes."""
-    memory, activity = facts.memory_share, facts.mean("sm_activity_percent")
-    level = facts.mean("utilization_percent") if np.isnan(activity) else activity
-    if memory is None or memory >= 0.25 or not _is_worth_a_smaller_card(facts) or not level < 60:
+    if not _find_level(facts)[1] < 60 or not _is_worth_a_smaller_card(facts):
         return None
     peak, total = float(np.nanmax(facts.of.memory)), float(np.nanmax(facts.metric("memory_total_bytes")))
     return f"at most {peak / _GIB:.1f} of {total / _GIB:.0f} GiB used on a GPU"
 
 
 def _is_worth_a_smaller_card(facts: RunFacts) -> bool:
-    total = facts.metric("memory_total_bytes")
-    return (
-        facts.worked >= STRETCH_SECONDS
-        and facts.wall >= 30 * _MINUTE
-        and not facts.is_interactive
-        and bool(np.nanmax(total) >= _SMALL_CARD)
-    )
+    """It took less than a quarter of the memory for long enough, and there are smaller cards."""
+    if facts.worked < STRETCH_SECONDS or facts.wall < 30 * _MINUTE or facts.is_interactive:
+        return False
+    share = facts.memory_share
+    return share is not None and share < 0.25 and bool(np.nanmax(facts.metric("memory_total_bytes")) >= _SMALL_CARD)
 
 
 RULES: Final = (
