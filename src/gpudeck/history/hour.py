@@ -5,7 +5,7 @@ bytes, each metric is a block of its own; the host's metrics share one. Metrics 
 kept. Runs are three tables with a row per run and GPU: presence, memory, utilization.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any, Final, NamedTuple
 
@@ -71,7 +71,7 @@ class Hour(Struct):
     covered: Floats
     gpus: list[int]
     states: Bytes
-    metrics: dict[str, Floats] = field(default_factory=dict)
+    metrics: Mapping[str, Floats] = field(default_factory=dict)
     host: dict[str, Floats] = field(default_factory=dict)
     runs: list[RunSlice] = field(default_factory=list)
 
@@ -83,6 +83,28 @@ class Hour(Struct):
     def metric(self, name: str) -> Floats:
         found = self.metrics.get(name)
         return np.full(self.states.shape, np.nan) if found is None else found
+
+
+class LazyTables(Mapping[str, Floats]):
+    """Metrics of an hour, each decoded when it is asked for the first time. Raises Damaged then."""
+
+    def __init__(self, blobs: dict[str, bytes], shape: tuple[int, int]) -> None:
+        self._blobs, self._shape = blobs, shape
+        self._tables: dict[str, Floats] = {}
+
+    def __getitem__(self, name: str) -> Floats:
+        if name not in self._tables:
+            self._tables[name] = read_matrix(self._blobs[name], *self._shape)
+        return self._tables[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._blobs
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._blobs)
+
+    def __len__(self) -> int:
+        return len(self._blobs)
 
 
 def cover(times: Floats, interval: "float | Floats", before: float | None) -> Floats:
@@ -187,8 +209,11 @@ def encode_hour(hour: Hour) -> bytes:
     return add_checksum(HOUR_VERSION, msgspec.msgpack.encode(packed))
 
 
-def decode_hour(body: bytes, metrics: Collection[str] | None = None, *, runs: bool = True) -> Hour:
-    """Only `metrics` (None: all), the host's with `host_` before their names. Raises Damaged."""
+def decode_hour(
+    body: bytes, metrics: Collection[str] | None = None, *, runs: bool = True, is_lazy: bool = False
+) -> Hour:
+    """Only `metrics` (None: all), the host's with `host_` before their names. Raises Damaged. With `is_lazy` the tables
+    of GPUs are decoded when they are asked for."""
     packed, millis, beyond = _unpack_times(body)
     times, covered = packed.start + millis / 1000, (beyond + _since_before(millis)) / 1000
     samples = len(times)
@@ -198,7 +223,8 @@ def decode_hour(body: bytes, metrics: Collection[str] | None = None, *, runs: bo
     names = unpack_names(packed.names)
     if len(names) != len(packed.metrics):
         raise Damaged(f"{len(names)} names of metrics, {len(packed.metrics)} metrics")
-    hour.metrics = {names[at]: read_matrix(packed.metrics[at], *shape) for at in split_wanted(metrics, names)}
+    tables = LazyTables({names[at]: packed.metrics[at] for at in split_wanted(metrics, names)}, (shape[0], shape[1]))
+    hour.metrics = tables if is_lazy else dict(tables)
     names, precisions = unpack_names(packed.host_names), packed.host_precisions
     if len(names) != len(precisions):
         raise Damaged(f"{len(names)} names of the host's metrics, {len(precisions)} precisions")
@@ -429,8 +455,10 @@ def merge_hours(old: Hour, new: Hour) -> Hour:
         gpus=gpus,
         states=_side_by_side(old.states, new.states, old, new, rows, order, 0),
     )
-    for name in sorted({*old.metrics, *new.metrics}):
-        merged.metrics[name] = _side_by_side(old.metric(name), new.metric(name), old, new, rows, order, np.nan)
+    merged.metrics = {
+        name: _side_by_side(old.metric(name), new.metric(name), old, new, rows, order, np.nan)
+        for name in sorted({*old.metrics, *new.metrics})
+    }
     for name in sorted({*old.host, *new.host}):
         values = [hour.host.get(name, np.full(len(hour.times), np.nan)) for hour in (old, new)]
         merged.host[name] = np.concatenate(values)[order]

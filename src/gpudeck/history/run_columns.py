@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpudeck.history.base import Fault, KnownGpu, VerdictQuery
-from gpudeck.history.codec import Flags, Floats
+from gpudeck.history.codec import Damaged, Flags, Floats
 from gpudeck.history.hour import SECONDS, UNKNOWN, Hour
 from gpudeck.model.cpu_budget import checkpointed
 
@@ -222,12 +222,16 @@ class _Part(Struct):
     def read(self, name: str) -> Floats | None:
         if name == _UTILIZATION:
             return self.utilization
-        table = self.hour.metrics.get(name)
-        return (
-            None
-            if table is None
-            else _mask(table[self.rows, self.span], self.present if name == _TOTAL else self.alone)
-        )
+        table = _read_table(self.hour, name)
+        known = self.present if name == _TOTAL else self.alone
+        return None if table is None else _mask(table[self.rows, self.span], known)
+
+
+def _read_table(hour: Hour, name: str) -> Floats | None:
+    try:
+        return hour.metrics.get(name)
+    except Damaged:
+        return None
 
 
 def _mask(values: Floats, known: Flags) -> Floats:
@@ -303,7 +307,7 @@ def _prepare(query: VerdictQuery, by_uuid: Mapping[str, KnownGpu]) -> _Pending:
 
 def _read_host(view: "HistoryView", host: int, waiting: Sequence[_Pending]) -> None:
     for begin, end in _join_hours(window for one in waiting for window in one.windows):
-        for hour in view.hours(host, begin, end, (*GPU_INPUTS, *HOST_INPUTS), runs=True):
+        for hour in view.hours(host, begin, end, (*GPU_INPUTS, *HOST_INPUTS), runs=True, is_lazy=True):
             for one in waiting:
                 for start, stop in one.windows:
                     if start < hour.start + SECONDS and stop >= hour.start:
@@ -350,7 +354,7 @@ def _cut(hour: Hour, query: VerdictQuery, gpus: Sequence[int], start: float, sto
     is_shared = bool(others.any())
     alone = present & ~others if is_shared else present
     part = _Part(hour, rows, span, present, alone, memory, None, np.full(shape[1], np.nan))
-    if (whole := hour.metrics.get(_UTILIZATION)) is not None:
+    if (whole := _read_table(hour, _UTILIZATION)) is not None:
         # Beside others its own counts where it is known; a GPU that does not work works for nobody.
         known = _mask(whole[rows, span], present)
         part.utilization = np.where(others & (known >= WORK_PERCENT), own, known) if is_shared else known

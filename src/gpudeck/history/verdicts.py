@@ -234,13 +234,15 @@ def _is_hot(facts: RunFacts) -> Flags:
 def find_power_limit(facts: RunFacts) -> str | None:
     """Large cards reach their power limit under full load: that alone is normal. The clock says how much it costs. One
     slow GPU of several has another reason."""
-    capped = facts.is_busy & (facts.metric("throttled_power") > 0)
-    if not capped.any(axis=1).all():
+    capped, least = (
+        facts.is_busy & (facts.metric("throttled_power") > 0),
+        np.maximum(STRETCH_SECONDS, 0.5 * facts.busy_seconds),
+    )
+    if not (capped @ facts.of.covered >= least).all():
         return None
     clocks = facts.metric("clock_sm_mhz")
     capped &= ~np.isnan(clocks) & ~_is_hot(facts)
-    seconds = capped @ facts.of.covered
-    if not ((seconds >= STRETCH_SECONDS) & (seconds >= 0.5 * facts.busy_seconds)).all():
+    if not (capped @ facts.of.covered >= least).all():
         return None
     best = float(np.nanmax(clocks))
     middle = [float(np.median(row[which])) for row, which in zip(clocks, capped, strict=True)]
@@ -254,12 +256,12 @@ def find_power_limit(facts: RunFacts) -> str | None:
 def find_pcie_bound(facts: RunFacts) -> str | None:
     if facts.worked < 5 * _MINUTE:
         return None
+    name, level = _find_level(facts)
+    if not level < 50:
+        return None
     rates = [facts.mean(f"pcie_{way}_bytes_per_second") / 1e9 for way in ("receive", "transmit")]
     rate = max((one for one in rates if one >= 10), default=None)
-    name, level = _find_level(facts)
-    if rate is None or not level < 50:
-        return None
-    return f"{rate:.0f} GB/s over PCIe on average, mean {name} {level:.0f} %"
+    return None if rate is None else f"{rate:.0f} GB/s over PCIe on average, mean {name} {level:.0f} %"
 
 
 def _find_level(facts: RunFacts) -> tuple[str, float]:

@@ -145,14 +145,23 @@ class HistoryView:
         return None if key is None else split_key(key)[1]
 
     def hours(
-        self, host: int, start: float, end: float, metrics: Collection[str], *, runs: bool = False
+        self,
+        host: int,
+        start: float,
+        end: float,
+        metrics: Collection[str],
+        *,
+        runs: bool = False,
+        is_lazy: bool = False,
     ) -> Iterator[Hour]:
+        """With `is_lazy` as `decode_hour`."""
+        read = partial(decode_hour, metrics=metrics, runs=runs, is_lazy=is_lazy)
         open_hours = self._open(host, start, end)
         for key, body in checkpointed(self._bodies("chunks", host, start, end)):
             begin = split_key(key)[1]
             for earlier in [at for at in open_hours if at < begin]:
                 yield open_hours.pop(earlier).snapshot(metrics, runs=runs)
-            hour = self._read_or_note("samples", host, begin, partial(decode_hour, body, metrics, runs=runs))
+            hour = self._read_or_note("samples", host, begin, partial(read, body))
             if hour is not None:
                 yield hour
         for open_hour in checkpointed(open_hours.values()):
