@@ -18,6 +18,7 @@ NAMES = (
     "pull",
     "ssh_poll",
     "hostile",
+    "logins",
     "inputs",
     "terminal",
     "top",

@@ -67,7 +67,7 @@ def bare_server() -> Iterator[tuple[int, int]]:
 
 class HubUnderTest:
     """`gpudeck up` with the given configuration, ended at the end. `ready_after` is from the start to its greeting,
-    `parts` is where one that is `sampled` (bench/sampled_hub.py) writes to."""
+    `parts` is where one that is `sampled` (bench/sampled_hub.py) writes to; its log is hub.log in the folder."""
 
     def __init__(self, folder: Path, config: str, *arguments: str, sampled: bool = False) -> None:
         (folder / "gpudeck.yaml").write_text(config)
@@ -83,9 +83,10 @@ class HubUnderTest:
         module = "bench.sampled_hub" if sampled else "gpudeck"
         command = [sys.executable, "-m", module, "up", "--listen", "127.0.0.1:0", *arguments]
         start = time.perf_counter()
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment, cwd=folder
-        )
+        with (folder / "hub.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, cwd=folder
+            )
         assert self.process.stdout is not None
         self.url = ""
         for line in self.process.stdout:

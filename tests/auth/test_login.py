@@ -11,7 +11,7 @@ from fakes.clock import FakeClock
 from fakes.passwords import CountingHasher
 from gpudeck.auth.accounts import Account, Accounts, Passwords
 from gpudeck.auth.audit import Audit
-from gpudeck.auth.login import FREE_TRIES, MOST_AT_ONCE, Login, LoginRefused, LoginThrottle, describe_wait
+from gpudeck.auth.login import AT_ONCE, FREE_TRIES, MAX_WAITING, Login, LoginRefused, LoginThrottle, describe_wait
 from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database.engine import Database
@@ -166,7 +166,7 @@ def test_the_owner_logs_in_elsewhere_while_somebody_guesses(stage: Stage) -> Non
 
 def test_guesses_that_come_all_at_once_are_counted_one_by_one(stage: Stage) -> None:
     async def guessing() -> list[BaseException | tuple[Account, str]]:
-        guesses = (stage.log_in("ada", f"wrong password {number}") for number in range(MOST_AT_ONCE))
+        guesses = (stage.log_in("ada", f"wrong password {number}") for number in range(AT_ONCE + MAX_WAITING))
         return await asyncio.gather(*guesses, return_exceptions=True)
 
     stage.hasher.verified.clear()
@@ -183,13 +183,29 @@ def test_right_passwords_never_make_anybody_wait(stage: Stage) -> None:
 
 def test_too_many_logins_at_once_are_sent_away(stage: Stage) -> None:
     async def crowding() -> list[BaseException | tuple[Account, str]]:
-        tries = (stage.log_in(f"nobody{number}", address=f"10.0.0.{number}") for number in range(MOST_AT_ONCE + 3))
+        tries = (
+            stage.log_in(f"nobody{number}", address=f"10.0.0.{number}") for number in range(AT_ONCE + MAX_WAITING + 3)
+        )
         return await asyncio.gather(*tries, return_exceptions=True)
 
     outcomes = run(crowding())
     told = [str(outcome) for outcome in outcomes if "too many users" in str(outcome)]
     assert told == ["too many users are logging in right now. Try again in 2 seconds."] * 3
     assert run(stage.log_in("ada"))[0].name == "ada"
+
+
+def test_in_a_flood_from_many_addresses_the_one_with_the_fewest_attempts_goes_first(stage: Stage) -> None:
+    async def flooding() -> list[BaseException | tuple[Account, str]]:
+        count = AT_ONCE + MAX_WAITING
+        for _ in range(2):
+            tries = (stage.log_in(f"nobody{number}", address=f"10.0.0.{number}") for number in range(count))
+            await asyncio.gather(*tries, return_exceptions=True)
+        flood = [stage.log_in(f"nobody{number}", address=f"10.0.0.{number}") for number in range(count)]
+        return await asyncio.gather(*flood, stage.log_in("ada", address=OFFICE), return_exceptions=True)
+
+    entered = run(flooding())[-1]
+    assert not isinstance(entered, BaseException)
+    assert entered[0].name == "ada"
 
 
 @pytest.mark.parametrize(

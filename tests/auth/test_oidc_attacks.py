@@ -15,7 +15,7 @@ from joserfc import jwt
 
 from fakes.api_app import make_app, make_auth
 from fakes.hostile_provider import CLIENT, OTHER_KEY, SECRET, HostileProvider, hostile_provider
-from gpudeck.auth import oidc, oidc_logins
+from gpudeck.auth import audit, oidc, oidc_logins
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.oidc_logins import FinishedLogin, OidcLogins, check_place
 from gpudeck.auth.settings import AuthSettings, OidcSettings
@@ -351,6 +351,27 @@ def test_logout_tokens_end_the_users_sessions_once(auth: Auth, provider: Hostile
 
     run(auth, act)
     assert asyncio.run(auth.audit.list())[0].action == "end session"
+
+
+def test_a_flood_of_false_answers_leaves_a_bounded_number_of_lines_and_says_how_many_more_there_were(
+    auth: Auth, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = 0.0
+    monkeypatch.setattr(audit, "monotonic", lambda: seconds)
+
+    async def act(logins: OidcLogins) -> None:
+        nonlocal seconds
+        for _ in range(1_000):
+            with pytest.raises(Refused):
+                await finish(logins, "", {"state": "x", "code": "secret-code"})
+        assert len(caplog.records) == audit.REFUSAL_BURST
+        seconds += audit.REFUSAL_SECONDS
+        with pytest.raises(Refused):
+            await finish(logins, "", {})
+
+    run(auth, act)
+    assert caplog.messages[-1].endswith("(950 more were refused since the entry before)")
+    assert len(caplog.records) == audit.REFUSAL_BURST + 1
 
 
 def test_a_thousand_logins_at_once_are_bounded(auth: Auth, provider: HostileProvider) -> None:

@@ -97,7 +97,7 @@ def test_too_many_of_one_asker_are_refused() -> None:
         await queue.line.acquire("a")
         waiting = asyncio.create_task(queue.line.acquire("a"))
         await asyncio.sleep(0)
-        with pytest.raises(Temporary, match="too many questions"):
+        with pytest.raises(Temporary, match="too many requests are waiting"):
             await queue.line.acquire("a")
         waiting.cancel()
 

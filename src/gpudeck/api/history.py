@@ -72,7 +72,8 @@ class HistoryQueries:
         self._usage = RateLimiter(
             "seconds of work", FORGOTTEN_PER_SECOND, 1, max_debt_seconds=MAX_DEBT / FORGOTTEN_PER_SECOND
         )
-        self._queue = FairQueue(self._usage, MAX_WAITING)
+        busy = "too many questions about the past are waiting."
+        self._queue = FairQueue(self._usage, MAX_WAITING, refusal=busy)
         self._budget = CpuBudget(share, AT_FULL_SPEED)
 
     def check_kept(self) -> Store:

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import logging
+import os
 import secrets
 import unicodedata
 from base64 import b64encode
@@ -33,6 +34,7 @@ _HINT = f"It needs {MIN_PASSWORD_LENGTH} to {MAX_PASSWORD_LENGTH} characters; fo
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_NICENESS = 10
 SECRET_LENGTH = 43
 """Characters of 256 random bits."""
 
@@ -45,7 +47,8 @@ class Passwords:
 
     def __init__(self, hasher: PasswordHasher | None = None) -> None:
         self._hasher = hasher or PasswordHasher()
-        self._threads = ThreadPoolExecutor(HASHES_AT_ONCE, thread_name_prefix="password")
+        # Each works with several threads, which would keep the hub's own from the processors in a flood of log-ins.
+        self._threads = ThreadPoolExecutor(HASHES_AT_ONCE, "password", initializer=lambda: os.nice(_NICENESS))
         self._placeholder = _hash_of_nothing(self._hasher)
 
     def check(self, password: str, name: str) -> None:

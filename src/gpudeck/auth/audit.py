@@ -1,7 +1,9 @@
 """The audit log: who did what, when and from where. Rows are added and, when old, deleted: never changed."""
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
+from time import monotonic
 
 from msgspec import Struct
 from sqlalchemy import Executable, insert, select
@@ -13,12 +15,16 @@ from gpudeck.database.schema import audit as table
 from gpudeck.model.clock import Clock, wall
 from gpudeck.model.errors import Temporary
 from gpudeck.model.text import clean
+from gpudeck.server.rate_limits import RateLimiter
 
 log = logging.getLogger(__name__)
 
 MAX_DETAILS = 2000
 """Characters. What is longer is cut, here and in every other column: names that people try may be of any length."""
 MAX_ENTRIES = 1000
+REFUSAL_BURST = 50
+REFUSAL_SECONDS = 10.0
+"""Refused log-ins of one account, or of none, have an entry each up to the burst, and then one entry every so often."""
 _TEXTS = ("who", "action", "subject", "outcome", "address", "details")
 _LENGTHS = {name: getattr(table.c[name].type, "length", None) or MAX_DETAILS for name in _TEXTS}
 
@@ -43,12 +49,28 @@ class Audit:
     def __init__(self, database: Database, now: Clock = wall) -> None:
         self._database = database
         self._now = now
+        self._refusals = RateLimiter("entries about refused log-ins", 1 / REFUSAL_SECONDS, REFUSAL_BURST)
+        self._omitted: Counter[str] = Counter()
 
     async def record(
         self, caller: Caller, action: str, subject: str = "", *, outcome: str = "done", details: str = ""
     ) -> None:
         """Add an entry. Where the database cannot take it, it goes into the hub's own log, and the caller goes on."""
         await self._add([_fit_all(caller, action, subject, outcome, details)])
+
+    async def refuse_login(self, caller: Caller, action: str, subject: str, details: str, line: str = "") -> None:
+        """Add an entry about a refused log-in, unless `subject` is empty, and `line` to the hub's own log. In a flood
+        most are counted only, in the next entry about that subject: a flood must not fill the logs."""
+        if self._refusals.take(subject, monotonic()):
+            self._omitted[subject] += 1
+            return
+        omitted = self._omitted.pop(subject, 0)
+        more = f"{omitted} more were refused since the entry before" if omitted else ""
+        if line:
+            log.warning("%s%s", line, f" ({more})" if more else "")
+        if subject:
+            details = "; ".join(filter(None, (details, more)))
+            await self.record(caller, action, subject, outcome="refused", details=details)
 
     async def record_all(self, caller: Caller, action: str, subjects: Mapping[str, str]) -> None:
         """Add an entry for each subject, with its details, in one step."""

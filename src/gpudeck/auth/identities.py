@@ -92,7 +92,7 @@ class Identities:
             return await self._add(user, address, begin), secret
         account = await self._resume(account, user.shown)
         if account.is_disabled:
-            await self._audit.record(Caller(address=address), "log in", account.name, outcome="refused")
+            await self._audit.refuse_login(Caller(address=address), "log in", account.name, f"by {user.shown}")
             raise Refused(f"the account {account.name} is disabled.", "Ask an admin of this hub.")
         account = await self._change_role(account, user)
         entered = await self._accounts_store.note_external_login(account, begin)
@@ -160,7 +160,7 @@ class Identities:
         """An account to link. Raises Refused where it must not be taken over."""
         account = await self._accounts_store.find(user.mapped.name)
         if account is not None and not user.link_accounts:
-            await self._audit.record(Caller(), "log in", account.name, outcome="refused", details=f"by {user.shown}")
+            await self._audit.refuse_login(Caller(), "log in", account.name, f"by {user.shown}")
             raise Refused(
                 f"there is an account {account.name} already that is not of {user.shown}.",
                 "An admin can remove it, or set `link_accounts` for this provider.",

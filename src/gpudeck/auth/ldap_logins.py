@@ -78,7 +78,7 @@ class LdapLogins:
             user = self._map(found)
         except Refused as error:
             caller, details = Caller(address=address), f"by {self._settings.label}: {error.message}"
-            await self._audit.record(caller, "log in", name, outcome="refused", details=details)
+            await self._audit.refuse_login(caller, "log in", name, details)
             raise
         return await self._identities.log_in(user, address, user_agent)
 

@@ -23,7 +23,7 @@ from gpudeck.model import clock
 from gpudeck.model.clock import pause_after
 from gpudeck.model.errors import GpudeckError, Refused, Temporary, UsageError
 from gpudeck.server.addresses import count_as
-from gpudeck.server.rate_limits import RateLimiter
+from gpudeck.server.rate_limits import FairQueue, RateLimiter
 
 FREE_TRIES = 5
 """Of one name from one address, before any wait."""
@@ -155,8 +155,12 @@ def _put(kept: dict[_K, _V], key: _K, value: _V) -> None:
     kept[key] = value
 
 
-MOST_AT_ONCE = 32
+AT_ONCE = 8
 """Logins under way. More would only wait for each other: two passwords are compared at a time."""
+MAX_WAITING = 24
+"""When more wait, that of the address with the most attempts lately is refused."""
+_ATTEMPT_SECONDS = 30.0
+"""After so long without another one an attempt no longer makes an address wait behind others."""
 _BUSY_SECONDS = 2.0
 REFUSAL_SECONDS = 1.0
 _T = TypeVar("_T")
@@ -206,7 +210,9 @@ class Login:
         self.throttle = throttle
         self._audit = audit
         self._takes_passwords = takes_passwords
-        self._under_way = 0
+        self._attempts = RateLimiter("attempts to log in of an address", 1 / _ATTEMPT_SECONDS, 1)
+        busy = "too many users are logging in right now."
+        self._queue = FairQueue(self._attempts, MAX_WAITING, slots=AT_ONCE, refusal=busy)
         accounts.watch(sessions.forget)
 
     async def log_in(self, name: str, password: str, address: str, user_agent: str) -> tuple[Account, str]:
@@ -262,26 +268,30 @@ class Login:
     @contextlib.asynccontextmanager
     async def _turn(self, name: str, address: str) -> AsyncIterator[str]:
         """One try, under the name as it is counted: it is a failure until it has passed. Raises LoginRefused."""
-        tried = read_name(name) or name
+        tried, caller = read_name(name) or name, count_as(address[:64])
         self._check_turn(tried, address)
-        self.throttle.note_failure(tried, address)
-        self._under_way += 1
+        self._attempts.charge(caller, monotonic(), 1)
         try:
+            await self._queue.acquire(caller)
+        except Temporary as error:
+            hint = f"Try again in {describe_wait(_BUSY_SECONDS)}."
+            raise LoginRefused(error.message, hint, retry_after=_BUSY_SECONDS) from error
+        try:
+            # Others of this name or address may have failed meanwhile.
+            self._check_turn(tried, address)
+            self.throttle.note_failure(tried, address)
             yield tried
         finally:
-            self._under_way -= 1
+            self._queue.release()
 
     def _check_turn(self, name: str, address: str) -> None:
-        """Raises LoginRefused when this address may not try that name now, or too many try at once."""
+        """Raises LoginRefused when this address may not try that name now."""
         if not self._takes_passwords and self._directory is None:
             raise LoginRefused("this hub takes no passwords.", "Log in through one of its providers.")
         wait = self.throttle.wait_before(name, address)
         if wait > 0:
             hint = f"Try again in {describe_wait(wait)}."
             raise LoginRefused("too many failed logins.", hint, retry_after=wait)
-        if self._under_way >= MOST_AT_ONCE:
-            hint = f"Try again in {describe_wait(_BUSY_SECONDS)}."
-            raise LoginRefused("too many users are logging in right now.", hint, retry_after=_BUSY_SECONDS)
 
     async def _compare(self, name: str, password: str) -> tuple[Account | None, str | None]:
         """Who has that name; and the hash of the password, if it is that one and they may use it. The same work for
@@ -305,7 +315,7 @@ class Login:
         if done is None:
             subject = account.name if account is not None else "a name that nobody has"
             details = "" if away is None else away.message
-            await self._audit.record(Caller(address=address), action, subject, outcome="refused", details=details)
+            await self._audit.refuse_login(Caller(address=address), action, subject, details)
             if away is not None:
                 raise LoginRefused(
                     f"the name or the password is wrong, or {away.message}", away.hint if self._takes_passwords else ""

@@ -275,11 +275,10 @@ class OidcLogins:
         self, provider: OidcProvider, begun: _Begun | None, error: GpudeckError, address: str
     ) -> None:
         """In the log; in the audit log only what a browser has begun here, as anybody can send callbacks."""
-        log.warning("a login through %s from %s is refused: %s", provider.settings.name, address, error.message)
-        if begun is not None and not begun.trial:
-            caller = Caller(address=address)
-            details = f"by {provider.settings.name}: {error.message}"
-            await self._audit.record(caller, "log in", provider.label, outcome="refused", details=details)
+        line = f"a login through {provider.settings.name} from {address} is refused: {error.message}"
+        subject = provider.label if begun is not None and not begun.trial else ""
+        details = f"by {provider.settings.name}: {error.message}"
+        await self._audit.refuse_login(Caller(address=address), "log in", subject, details, line)
         if begun is not None and begun.trial:
             trial = await self.trials.find(begun.trial)
             if trial is not None and trial.state == "waiting":

@@ -144,6 +144,10 @@ class AdmissionGate:
         self._logins = RateLimiter("logins", settings.logins_per_second, settings.logins_burst)
         self._streams = ConcurrencyLimiter(settings.streams_per_address, settings.streams)
         self._starts = FairQueue(self._requests, now=now)
+        # Attempts to log in, begun ones too: in a flood of them the address with the fewest lately is next, and all
+        # others' requests wait for at most one of them.
+        self._attempts = RateLimiter("attempts", settings.logins_per_second, settings.logins_burst)
+        self._login_starts = FairQueue(self._attempts, now=now)
         self._senders = tuple(senders)
         self._prefix = prefix.rstrip("/")
 
@@ -194,7 +198,10 @@ class AdmissionGate:
                 await self._refuse(limiter.name, wait, send, senders)
                 return
         if limiter is not self._reports:
-            await self._wait_for_start(caller)
+            if caller is not None and _LOGIN in path:
+                await self._wait_for_login(caller)
+            else:
+                await self._wait_for_start(caller)
             _request.set(request := _Request(self, caller))
             if caller is not None and limiter is self._requests:
                 if path.startswith(FILES):
@@ -276,6 +283,14 @@ class AdmissionGate:
         if not self._starts.is_taken:
             asyncio.get_running_loop().call_soon(self._start_next)
         await self._starts.acquire(caller)
+
+    async def _wait_for_login(self, caller: str) -> None:
+        self._attempts.charge(caller, self._now(), 1)
+        await self._login_starts.acquire(caller)
+        try:
+            await self._wait_for_start(caller)
+        finally:
+            self._login_starts.release()
 
     def _start_next(self) -> None:
         self._starts.release()

@@ -95,20 +95,28 @@ class ConcurrencyLimiter:
 
 
 class FairQueue:
-    """Gives one slot to one request at a time. One event loop owns it.
+    """Gives `slots` to as many requests at a time. One event loop owns it.
 
     `usage` says what each caller has used: whose bucket is full again first is next. So a caller with many requests
     delays no caller with few, and since buckets fill up again, none waits for ever behind new callers. The owner
     charges `usage`; requests of one caller are served in their order.
 
     At most `max_waiting` requests wait. When they do, the newest request of the caller with the most of them makes room
-    for that of another caller; among callers with equally many, of the one that has used the most.
+    for that of another caller; among callers with equally many, of the one that has used the most. Its `acquire` raises
+    Temporary with the text `refusal`.
     """
 
     def __init__(
-        self, usage: RateLimiter, max_waiting: int | None = None, now: Callable[[], float] = monotonic
+        self,
+        usage: RateLimiter,
+        max_waiting: int | None = None,
+        now: Callable[[], float] = monotonic,
+        *,
+        slots: int = 1,
+        refusal: str = "too many requests are waiting.",
     ) -> None:
-        self.is_taken = False
+        self._free = slots
+        self._refusal = refusal
         self._usage = usage
         self._max_waiting = max_waiting
         self._now = now
@@ -120,10 +128,15 @@ class FairQueue:
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether a request would have to wait."""
+        return self._free == 0
+
     async def acquire(self, caller: Hashable) -> None:
-        """Returns when the slot is the caller's, until `release`. Raises Temporary when too many wait."""
-        if not self.is_taken:
-            self.is_taken = True
+        """Returns when a slot is the caller's, until `release`. Raises Temporary when too many wait."""
+        if self._free:
+            self._free -= 1
             return
         if self._max_waiting is not None and len(self) >= self._max_waiting:
             self._make_room(caller)
@@ -158,7 +171,7 @@ class FairQueue:
             if turn is not None and not turn.done():
                 turn.set_result(None)
                 return
-        self.is_taken = False
+        self._free += 1
 
     def _rank(self, caller: Hashable) -> tuple[float, int, Hashable]:
         return max(self._now(), self._usage.full_at(caller)), next(self._numbers), caller
@@ -168,7 +181,7 @@ class FairQueue:
             return len(self._waiting.get(one, ())) + more, self._usage.full_at(one)
 
         largest = max(self._waiting, key=share)
-        full = Temporary("too many questions about the past are waiting.", "Ask again in a few seconds.")
+        full = Temporary(self._refusal, "Ask again in a few seconds.")
         if share(largest) <= share(caller, 1):
             raise full
         turn = self._waiting[largest].pop()
