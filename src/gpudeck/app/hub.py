@@ -10,10 +10,9 @@ import signal
 import socket
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 import msgspec
 from msgspec import Struct
@@ -45,7 +44,7 @@ from gpudeck.fetch import shared_trust
 from gpudeck.fleet.clock_monitor import ClockMonitor
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import EverySecond, Observers
-from gpudeck.model.address import cannot_listen, open_socket
+from gpudeck.model.address import open_socket
 from gpudeck.model.clock import SharedClock, wall
 from gpudeck.model.cpu_budget import THREAD_SECONDS, run_in_steps
 from gpudeck.model.errors import Temporary, UsageError
@@ -56,7 +55,7 @@ from gpudeck.ops.data_folder import lock_fleet, lock_for_hub
 from gpudeck.server.addresses import note_address, url_elsewhere, url_here, write_url
 from gpudeck.server.admission import AdmissionGate
 from gpudeck.server.asgi import App, SafeApp
-from gpudeck.server.connections import ConnectionLimiter, DirectRoute
+from gpudeck.server.connections import ConnectionLimiter
 from gpudeck.server.http_server import LimitedServer
 from gpudeck.server.tls import Tls
 from gpudeck.settings import Settings, exposure_problem, find_data_dir, find_missing_extras
@@ -210,15 +209,16 @@ class HubServer:
             # Loading this machine's certificates takes 100 ms: not when the first host is read.
             await asyncio.gather(services.open(), asyncio.to_thread(shared_trust))
             app, direct = await self._open_app(services, auth, policy, limiter.hits)
-            server = _Server(
+            server = LimitedServer(
                 app,
                 limiter,
                 self._tls,
-                lambda: self._begin(when_started, first_admin, end_demo),
-                self._end,
                 plain=[] if self._plain is None else [self._plain],
                 direct=direct,
-                address=settings.listen,
+                when_started=lambda: self._begin(when_started, first_admin, end_demo),
+                before_end=self._end,
+                timeout_graceful_shutdown=5,
+                backlog=65_535,
             )
 
             def end_demo() -> None:
@@ -228,7 +228,7 @@ class HubServer:
 
             ticking = asyncio.create_task(tick_forever(self.hub.fleet.observers, self._systemd.alive))
             try:
-                with handle_sighup(self._make_reload(auth), server.end):
+                with handle_sighup(self._make_reload(auth, services), server.end):
                     # A copy: the server closes it, and connections to the next one wait in the queue of the other.
                     await server.serve(sockets=[self._listening.dup()])
             finally:
@@ -245,7 +245,7 @@ class HubServer:
             log.warning("%s", error)
         self.hub.fleet.set_problems("extras", [error.message for error in errors])
 
-    def _make_reload(self, auth: Auth) -> HubReload:
+    def _make_reload(self, auth: Auth, services: HubServices) -> HubReload:
         """What can change while the hub runs. A part of which nothing stands here needs a restart."""
 
         async def change_hosts(settings: Settings) -> None:
@@ -256,30 +256,16 @@ class HubServer:
             self._agent_port = settings.pull.port
             await self._watching.change(self._lists.providers, self._make_poll_methods(settings))
 
-        async def change_names(settings: Settings) -> None:
-            self.hub.fleet.rename(settings.names)
-
-        async def change_users(settings: Settings) -> None:
-            auth.users.take(settings.users)
-
-        async def change_alerts(settings: Settings) -> None:
-            if self._services is not None:
-                await self._services.alerts.change(settings.alerts)
-
-        async def change_agent(_: Settings) -> None:
-            if self._child is not None:
-                self._child.reload()
-
         return HubReload(
             self._settings,
             self._reread or (lambda: self._settings),
             [
                 ReloadablePart(("hosts", "discovery"), change_hosts),
                 ReloadablePart(("ssh", "pull", "scrape"), change_sources),
-                ReloadablePart(("names",), change_names),
-                ReloadablePart(("users",), change_users),
-                ReloadablePart(("alerts",), change_alerts),
-                ReloadablePart(("agent",), change_agent),
+                ReloadablePart(("names",), lambda settings: self.hub.fleet.rename(settings.names)),
+                ReloadablePart(("users",), lambda settings: auth.users.take(settings.users)),
+                ReloadablePart(("alerts",), lambda settings: services.alerts.change(settings.alerts)),
+                ReloadablePart(("agent",), lambda _: None if self._child is None else self._child.reload()),
             ],
             supervisor=self._systemd,
             report_problem=lambda problem: self.hub.fleet.set_problems(
@@ -431,48 +417,6 @@ async def _make_first_admin(auth: Auth, secret: str | None) -> str | None:
 def _simulate(hosts: int) -> list[str]:
     """Large fleets report less often: hub, simulated agents and the browser usually share one small machine."""
     return ["--simulate", str(hosts), "--interval", f"{max(2.0, hosts / 250):g}s"]
-
-
-class _Server(LimitedServer):
-    """A server that calls back when it has started and before it stops."""
-
-    def __init__(
-        self,
-        app: App,
-        limiter: ConnectionLimiter,
-        tls: Tls | None,
-        when_started: Callable[[], None],
-        before_end: Callable[[], Awaitable[None]],
-        *,
-        plain: Sequence[socket.socket],
-        direct: DirectRoute,
-        address: Address,
-    ) -> None:
-        super().__init__(app, limiter, tls, plain=plain, direct=direct, timeout_graceful_shutdown=5, backlog=65_535)
-        self._when_started = when_started
-        self._before_end = before_end
-        self._address = address
-        self.is_signalled = False
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.is_signalled = True
-        super().handle_exit(sig, frame)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        try:
-            await super().startup(sockets)
-        except OSError as error:  # another program was bound there as well, and listened first
-            raise cannot_listen(self._address, error) from error
-        if self.started:
-            self._when_started()
-
-    def end(self) -> None:
-        """As SIGTERM does."""
-        self.should_exit = True
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._before_end()
-        await super().shutdown(sockets)
 
 
 async def tick_forever(observers: Observers, when_done: Callable[[], None] = lambda: None) -> None:

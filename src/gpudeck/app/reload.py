@@ -25,7 +25,7 @@ class ReloadablePart(Struct, frozen=True):
     changed."""
 
     names: tuple[str, ...]
-    take: Callable[[Settings], Awaitable[None]]
+    take: Callable[[Settings], Awaitable[None] | None]
 
 
 class HubReload:
@@ -70,7 +70,8 @@ class HubReload:
                 self._current = msgspec.structs.replace(
                     self._current, **{name: getattr(wanted, name) for name in part.names}
                 )
-                await part.take(self._current)
+                if (taking := part.take(self._current)) is not None:
+                    await taking
         self._report_problem(None)
         self._say(sorted(changed), sorted(changed_names(self._current, wanted)))
         if changed:

@@ -20,13 +20,9 @@ from gpudeck.api.history import HistoryQueries
 from gpudeck.app.plan import Plan
 from gpudeck.auth.auth import Auth
 from gpudeck.chat.service import ChatService, DirectMessageChannel
-from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL, name_fleet
-from gpudeck.demo.backfill import SEED, Backfill
-from gpudeck.demo.scheduler import DemoScheduler
-from gpudeck.demo.service import DemoInbox, DemoScenario, DemoService
-from gpudeck.demo.story import MIN_DAYS, priced
+from gpudeck.demo.service import Demo, DemoInbox
 from gpudeck.digests.figures import SHARE as DIGEST_SHARE
 from gpudeck.digests.figures import FigureReader
 from gpudeck.digests.service import DigestService
@@ -48,7 +44,6 @@ from gpudeck.model.plugins import need
 from gpudeck.model.settings import is_loopback
 from gpudeck.queueing.queue import QueueService
 from gpudeck.reservations.service import ReservationService
-from gpudeck.schedulers.base import Scheduler
 from gpudeck.schedulers.job_report import JobReporter
 from gpudeck.schedulers.job_store import JobStore
 from gpudeck.schedulers.jobs import JobService
@@ -85,7 +80,10 @@ class HubServices:
         self._clock = clock
         self._opening: asyncio.Task[None] | None = None
         self._unopened: list[Callable[[], Awaitable[None]]] = []
-        demo, fleet = plan.demo_hosts, name_fleet(plan.demo_hosts)
+        fleet, min_free = name_fleet(plan.demo_hosts), settings.history.min_free
+        demo = None
+        if plan.demo_hosts is not None:
+            demo = Demo(plan.demo_hosts, plan.demo_days, data_dir, until=hub.started_at, min_free=min_free)
         self.cluster = cluster = _make_cluster(hub, auth, settings, plan, data_dir)
 
         def duty(name: str) -> Duty | None:
@@ -112,20 +110,15 @@ class HubServices:
         events = self.events.events
         clock.subscribe(events.add)
         usage = grouped_usage(settings)
-        past = (
-            None
-            if demo is None
-            else Backfill(demo, data_dir, until=hub.started_at, days=plan.demo_days, min_free=settings.history.min_free)
-        )
         self.history = HistoryService(
             hub,
             settings.history,
-            usage if demo is None or plan.demo_days < MIN_DAYS else priced(usage),
+            usage if demo is None else demo.usage(usage),
             data_dir,
             add_event=events.add,
-            demo=demo,
-            prepare=None if past is None else past.wait,
-            find_group=partial(_find_group, auth) if demo is None else SimulatedFleet(demo, SEED).group_of,
+            demo=plan.demo_hosts,
+            prepare=None if demo is None else demo.wait_for_past,
+            find_group=partial(_find_group, auth) if demo is None else demo.find_group,
             hub_name=hub_name or None,
         )
         store = self.history.store
@@ -133,9 +126,7 @@ class HubServices:
             hub, auth, events, data_dir=data_dir, fleet=fleet, add_found=self.events.add_found
         )
         of_jobs = fence("schedulers") or auth.database
-        readers: list[Scheduler] = [*make_schedulers(settings.schedulers)]
-        if demo is not None and plan.demo_days >= MIN_DAYS:
-            readers.append(DemoScheduler(SimulatedFleet(demo, SEED)))
+        readers = [*make_schedulers(settings.schedulers), *(() if demo is None else demo.schedulers())]
         jobs = JobService(
             hub,
             JobStore(of_jobs, fleet),
@@ -271,12 +262,11 @@ class HubServices:
             self.digests,
             chat,
         ]
-        if past is not None and store is not None:
-            self._all.append(DemoService(past, events, partial(hub.fleet.set_problems, "simulated past")))
         if demo is not None:
-            calendar, queue = self.reservations.calendar, self.queue.queue
-            windows = self.maintenance.windows
-            self._all.append(DemoScenario(demo, plan.demo_days, auth.database, calendar, queue, maintenance=windows))
+            calendar, queue, windows = self.reservations.calendar, self.queue.queue, self.maintenance.windows
+            self._all += demo.services(
+                hub, events, auth.database, calendar, queue, maintenance=windows, has_history=store is not None
+            )
         for observer in (
             EverySecond("clock", partial(clock.tick, hub.fleet)),
             EverySecond("database", self._check_database),

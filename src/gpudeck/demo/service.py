@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 from gpudeck.alerts.notifiers.rendering import Message
@@ -10,9 +12,12 @@ from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import name_fleet
 from gpudeck.demo.backfill import SEED, Backfill
-from gpudeck.demo.story import MIN_DAYS, DemoRequest, plan_maintenance, plan_queue, plan_reservations
+from gpudeck.demo.scheduler import DemoScheduler
+from gpudeck.demo.story import MIN_DAYS, DemoRequest, plan_maintenance, plan_queue, plan_reservations, priced
 from gpudeck.events.service import EventLog
+from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
+from gpudeck.history.settings import UsageSettings
 from gpudeck.maintenance.service import MaintenanceWindows
 from gpudeck.model import clock
 from gpudeck.model.cpu_budget import cancel_tasks
@@ -22,6 +27,7 @@ from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.requests import ReservationSpan
 from gpudeck.reservations.store import ReservationQuery, ReservationStore, new_row
+from gpudeck.schedulers.base import Scheduler
 
 _AT_ONCE: Final = 10
 _SETTLED_SECONDS: Final = 4.0
@@ -31,7 +37,40 @@ _AGAIN_SECONDS: Final = 1800.0
 """After a request was met, its user waits for the next GPUs."""
 
 
-class DemoService(Service):
+class Demo:
+    """What a hub of a simulated fleet has in place of what it would read, and beside it."""
+
+    def __init__(self, hosts: int, days: float, data_dir: Path, *, until: float, min_free: int) -> None:
+        self._fleet = SimulatedFleet(hosts, SEED)
+        self._hosts, self._days = hosts, days
+        self._has_story = days >= MIN_DAYS
+        self._past = Backfill(hosts, data_dir, until=until, days=days, min_free=min_free)
+        self.find_group = self._fleet.group_of
+        self.wait_for_past = self._past.wait
+
+    def usage(self, settings: UsageSettings) -> UsageSettings:
+        return priced(settings) if self._has_story else settings
+
+    def schedulers(self) -> list[Scheduler]:
+        return [DemoScheduler(self._fleet)] if self._has_story else []
+
+    def services(
+        self,
+        hub: Hub,
+        events: EventLog,
+        database: Database,
+        calendar: ReservationCalendar,
+        queue: WaitQueue,
+        *,
+        maintenance: MaintenanceWindows,
+        has_history: bool,
+    ) -> list[Service]:
+        problems = partial(hub.fleet.set_problems, "simulated past")
+        story = DemoScenario(self._hosts, self._days, database, calendar, queue, maintenance=maintenance)
+        return [DemoPast(self._past, events, problems), story] if has_history else [story]
+
+
+class DemoPast(Service):
     """Makes the past of the simulated hosts, which the history waits for."""
 
     name = "demo"

@@ -13,12 +13,15 @@ import signal
 import socket
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
+from types import FrameType
 from typing import Any
 
 import uvicorn
 
+from gpudeck.model.address import cannot_listen
+from gpudeck.model.settings import Address
 from gpudeck.server.admission import HOLD_SECONDS
 from gpudeck.server.connections import (
     Connection,
@@ -46,11 +49,14 @@ class LimitedServer(uvicorn.Server):
         plain: Sequence[socket.socket] = (),
         direct: DirectRoute | None = None,
         hold: float = HOLD_SECONDS,
+        when_started: Callable[[], None] = lambda: None,
+        before_end: Callable[[], Awaitable[None]] | None = None,
         **options: Any,
     ) -> None:
         """`direct` serves reports without the application. `plain` are sockets without TLS, such as the one
         for the hub's own agent: a certificate is for the name by which others know the hub. `hold`: see
-        ConnectionListener. `options` are those of uvicorn.Config."""
+        ConnectionListener. `before_end` is awaited before connections are closed. `options` are those of
+        uvicorn.Config."""
         super().__init__(
             uvicorn.Config(
                 with_connection(app),
@@ -73,6 +79,17 @@ class LimitedServer(uvicorn.Server):
         self._hold = hold
         self._listeners: list[ConnectionListener] = []
         self._renewal: asyncio.Task[None] | None = None
+        self._when_started = when_started
+        self._before_end = before_end
+        self.is_signalled = False
+
+    def end(self) -> None:
+        """As SIGTERM does."""
+        self.should_exit = True
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self.is_signalled = True
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup([])  # without a socket to accept from
@@ -81,8 +98,13 @@ class LimitedServer(uvicorn.Server):
         pairs = [*((opened, self._tls) for opened in sockets or ()), *((opened, None) for opened in self._plain)]
         for opened, tls in pairs:
             listener = ConnectionListener(opened, self._limiter, partial(self._connect, tls), hold=self._hold)
-            listener.open(self.config.backlog)
+            try:
+                listener.open(self.config.backlog)
+            except OSError as error:  # another program was bound there as well, and listened first
+                raise cannot_listen(Address(*opened.getsockname()[:2]), error) from error
             self._listeners.append(listener)
+        if self.started:
+            self._when_started()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -97,6 +119,8 @@ class LimitedServer(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._before_end is not None:
+            await self._before_end()
         await asyncio.gather(*(listener.close() for listener in self._listeners))
         if self._renewal is not None:
             self._renewal.cancel()
