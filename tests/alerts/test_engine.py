@@ -163,7 +163,7 @@ def test_host_that_comes_and_goes_is_told_a_few_times_and_not_each_time() -> Non
 
 def test_it_gets_worse_is_told_again() -> None:
     watched = heated()
-    watched.engine.acknowledge(watched.record("gpu_hot"), "ada", watched.clock.now)
+    watched.engine.acknowledge_all([watched.record("gpu_hot")], "ada", watched.clock.now)
     watched.report("gpu01", make_gpu(metrics={"temperature_celsius": 97}))
     watched.run(60)
     assert [(message.severity, message.title) for message in watched.sent] == [
@@ -204,8 +204,8 @@ def test_critical_alert_is_told_again_after_a_day_unless_acknowledged() -> None:
     watched.hush("gpu02")
     watched.run(600)
     acknowledged = next(record for record in watched.engine.firing() if record.host == "gpu02")
-    assert watched.engine.acknowledge(acknowledged, "ada", watched.clock.now)
-    assert not watched.engine.acknowledge(acknowledged, "bob", watched.clock.now)
+    assert watched.engine.acknowledge_all([acknowledged], "ada", watched.clock.now)
+    assert not watched.engine.acknowledge_all([acknowledged], "bob", watched.clock.now)
     watched.run(86_400 + 600, step=60)
     assert watched.titles()[2:] == ["Still: gpu01 has stopped reporting"]
     assert (acknowledged.state, acknowledged.acknowledged_by) == ("acknowledged", "ada")

@@ -78,7 +78,7 @@ def test_an_alert_that_the_operator_made_critical_drains_also_when_it_is_acknowl
     fleet = Fleet(tmp_path, CRITICAL_ECC)
     fleet.report(metrics={"ecc_uncorrected_count": 3})
     record = fleet.watched.record("ecc")
-    fleet.watched.engine.acknowledge(record, "ada", fleet.watched.clock.now)
+    fleet.watched.engine.acknowledge_all([record], "ada", fleet.watched.clock.now)
     assert fleet.ask()["gpus"][1]["reasons"] == ["GPU 1 of gpu01 has had 3 uncorrected memory errors"]
     assert fleet.verdicts()[0] == "drain"
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gpudeck.model.reservation import Reservation, ReservedGpu
-from gpudeck.reservations.reconcile import Reconciler, ReconcileResult
 from gpudeck.reservations.requests import ObservedGpu, Occupant
+from gpudeck.reservations.service import Reconciler, ReconcileResult
 from gpudeck.reservations.settings import ReservationSettings
 from reservations.fleet import HOUR, NOW, make_fleet, make_gpu
 

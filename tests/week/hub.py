@@ -41,9 +41,8 @@ from gpudeck.model.reservation import Reservation, ReservedGpu
 from gpudeck.model.target import Target
 from gpudeck.model.text import Names
 from gpudeck.model.view import Host
-from gpudeck.reservations.reconcile import Reconciler, ReconcileResult, release_event
 from gpudeck.reservations.requests import name_gpus
-from gpudeck.reservations.service import observe
+from gpudeck.reservations.service import Reconciler, ReconcileResult, observe, release_event
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.wire import Envelope
 from week.hosts import A100, HOUR, START, Machine, Span, is_in, machines
@@ -379,7 +378,7 @@ class WeekHub:
         for side in (new, old):
             if self.hour >= ACKNOWLEDGED and not self._is_acknowledged:
                 for record in side.engine.firing():
-                    side.engine.acknowledge(record, "admin", now)
+                    side.engine.acknowledge_all([record], "admin", now)
             side.engine.finish(self.fleet.hosts)
             side.post(now)
         self._is_acknowledged = self.hour >= ACKNOWLEDGED

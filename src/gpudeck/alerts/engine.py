@@ -251,19 +251,12 @@ class AlertEngine(AlertStateMachine):
     def pending(self) -> list[AlertRecord]:
         return sorted((one for one in self._records() if one.state == "pending"), key=lambda one: -one.since)
 
-    def find(self, alert_id: str) -> AlertRecord | None:
-        return self.find_all([alert_id]).get(alert_id)
-
     def find_all(self, alert_ids: Collection[str]) -> dict[str, AlertRecord]:
         """By their id, those that are there."""
         return {record.id: record for record in self._records() if record.id in alert_ids}
 
-    def acknowledge(self, record: AlertRecord, by: str, now: float) -> bool:
-        """It is not sent again. False: it does not fire, or was acknowledged before."""
-        return self.acknowledge_all([record], by, now) > 0
-
     def acknowledge_all(self, records: Iterable[AlertRecord], by: str, now: float) -> int:
-        """The same for several; how many of them were not acknowledged before."""
+        """They are not sent again; how many of them fired and were not acknowledged before."""
         firing = [record for record in records if record.state == "firing"]
         for record in firing:
             record.state, record.acknowledged_at, record.acknowledged_by = "acknowledged", now, by

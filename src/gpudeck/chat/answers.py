@@ -193,27 +193,17 @@ def answer_free(fleet: Fleet, asked: ParsedRequest, names: Collection[str], clai
     usable = [gpu for gpu in offered if is_usable(gpu, names) and gpu.uuid not in claimed]
     fitting = [gpu for gpu in usable if matches(gpu, asked.wanted)]
     if asked.is_counted:
-        return _answer_counted(fleet, asked, usable, fitting)
-    found = rank(fitting)
-    total = fleet.totals.gpus
-    title = f"{len(found)} of {count(total, 'GPU')} can be used now"
-    if not found:
-        return text_answer(f"*{title}.*", "`watch` notifies you when there is one.", *notes(fleet))
+        found, wanted = choose(asked.wanted, usable), escape(asked.wanted.describe())
+        title = f"Free: {wanted}"
+        if found is None:
+            few = f"*Not free now: {wanted}.* {len(fitting)} such are."
+            return text_answer(few, "`watch` notifies you when there are enough.")
+    else:
+        found = rank(fitting)
+        title = f"{len(found)} of {count(fleet.totals.gpus, 'GPU')} can be used now"
+        if not found:
+            return text_answer(f"*{title}.*", "`watch` notifies you when there is one.", *notes(fleet))
     return list_answer(title, free_lines(found), lambda: render_free(found, width=_WIDTH), "free", notes(fleet))
-
-
-def _answer_counted(
-    fleet: Fleet, asked: ParsedRequest, usable: list[CandidateGpu], fitting: list[CandidateGpu]
-) -> ChatAnswer:
-    found = choose(asked.wanted, usable)
-    wanted = escape(asked.wanted.describe())
-    if found is None:
-        return text_answer(
-            f"*Not free now: {wanted}.* {len(fitting)} such are.", "`watch` notifies you when there are enough."
-        )
-    return list_answer(
-        f"Free: {wanted}", free_lines(found), lambda: render_free(found, width=_WIDTH), "free", notes(fleet)
-    )
 
 
 def answer_hosts(fleet: Fleet, words: Sequence[str] = ()) -> ChatAnswer:

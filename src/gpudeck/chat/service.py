@@ -43,8 +43,6 @@ class DirectMessageChannel:
     """What an outbox sends with (see alerts.notifiers.outbox.Channel). Until `connect` says how the bot that runs
     writes, sending fails; `page` is where people open the page."""
 
-    longest = 30.0
-
     def __init__(self, user_of: FindUser, page: str | None) -> None:
         self._write: Write | None = None
         self._user_of = user_of

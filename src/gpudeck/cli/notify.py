@@ -71,7 +71,6 @@ def _make_order(name: str, user: str | None, settings: "Settings") -> "SendReque
         message=_test_message(name),
         recipient=None if user is None else _recipient(name, user, settings),
         page=notify.page,
-        seconds=notify.deadline,
     )
 
 

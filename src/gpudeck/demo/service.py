@@ -91,8 +91,6 @@ class DemoPast(Service):
 class DemoInbox:
     """Where the simulated users get their messages: each is an event, so that it can be seen to arrive."""
 
-    longest = 1.0
-
     def __init__(self, events: EventLog) -> None:
         self._events = events
 

@@ -60,8 +60,6 @@ def test_a_channel_has_words_of_its_own_for_events(tmp_path: Path) -> None:
 class BotInPlace:
     """A bot that takes everything."""
 
-    longest = 1.0
-
     def __init__(self) -> None:
         self.told: list[tuple[str | None, str, str]] = []
 

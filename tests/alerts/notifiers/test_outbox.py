@@ -31,7 +31,6 @@ class FakePost:
         self.hangs = hangs
         self.tries = 0
         self.taken: list[str] = []
-        self.longest = 20.0
 
     async def send(self, message: Message, account: str | None) -> None:
         self.tries += 1
@@ -330,7 +329,6 @@ def test_message_that_arrived_as_the_file_was_locked_is_not_sent_again(
                 await lock.enter_async_context(locked(tmp_path))
 
     post = LockingPost()
-    post.longest = 0.0
 
     async def put(outbox: MessageOutbox) -> None:
         outbox.put(make_message("news 1"))

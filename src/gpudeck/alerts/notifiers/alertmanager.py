@@ -11,7 +11,6 @@ import contextlib
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -29,7 +28,7 @@ from gpudeck.fleet.state import FleetState
 from gpudeck.model.address import show_url
 from gpudeck.model.clock import Clock, pause_after
 from gpudeck.model.cpu_budget import cancel_tasks
-from gpudeck.model.errors import GpudeckError, UsageError
+from gpudeck.model.errors import GpudeckError
 from gpudeck.model.event import SEVERITIES, make_event
 from gpudeck.model.exposition import name_host_labels
 from gpudeck.model.text import clean
@@ -159,8 +158,6 @@ class AlertmanagerNotifier(Service):
         """Raises Temporary, Refused or UsageError."""
         alerts, settings = self._list_alerts(), self._settings
         headers = {"Content-Type": "application/json"}
-        if settings.token_file is not None:
-            headers["Authorization"] = f"Bearer {await asyncio.to_thread(_read_token, settings.token_file)}"
         trust = None if settings.ca_file is None else await asyncio.to_thread(trust_from, settings.ca_file)
         fetcher = Fetcher(deadline=_DEADLINE, trust=trust)
         try:
@@ -210,14 +207,3 @@ def _known(texts: dict[str, str]) -> dict[str, str]:
 
 def _write_time(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).isoformat()
-
-
-def _read_token(file: str) -> str:
-    """Raises UsageError."""
-    try:
-        lines = Path(file).expanduser().read_text(encoding="ascii").split()
-    except (OSError, UnicodeError, RuntimeError) as error:
-        raise UsageError("its token_file cannot be read.") from error
-    if len(lines) != 1:
-        raise UsageError("its token_file does not hold one token.")
-    return lines[0]

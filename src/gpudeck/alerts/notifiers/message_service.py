@@ -8,7 +8,7 @@ from typing import Final
 from gpudeck.alerts.notifiers.outbox import Channel, DeliveryFailure, MessageOutbox
 from gpudeck.alerts.notifiers.rendering import DEMO_PREFIX, Message
 from gpudeck.alerts.notifiers.routes import BOT, INBOX, Destination, FindUser, find_destinations, has_destination
-from gpudeck.alerts.notifiers.sender_process import START_SECONDS, SenderProcess, SendRequest, Unreached
+from gpudeck.alerts.notifiers.sender_process import SenderProcess, SendRequest, Unreached
 from gpudeck.alerts.notifiers.settings import NotifySettings, read_url
 from gpudeck.alerts.notifiers.store import OutboxStore, PersonalMuteStore
 from gpudeck.alerts.watches import Watches, message_of
@@ -81,7 +81,6 @@ class MessageService(Service):
             OutboxStore(database or auth.local, fleet),
             posts,
             self.find_channels,
-            give_up=settings.give_up,
             on_failure=self._note_failure,
             now=now,
             retention=hub.retention,
@@ -217,10 +216,6 @@ class ConfiguredChannel:
         self._user_of = user_of
         self._sender = SenderProcess()
 
-    @property
-    def longest(self) -> float:
-        return self._settings.deadline + START_SECONDS
-
     async def send(self, message: Message, account: str | None) -> None:
         """Raises Temporary or Refused, with words for all who may look at the hub."""
         settings = self._settings
@@ -236,7 +231,6 @@ class ConfiguredChannel:
             message=message,
             recipient=None if account is None else self._recipient(account),
             page=settings.page,
-            seconds=settings.deadline,
         )
         await self._sender.send(request)
 

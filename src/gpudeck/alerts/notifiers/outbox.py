@@ -35,7 +35,7 @@ MAX_PAUSE: Final = 3600.0
 """For a message to a user who cannot be reached."""
 _WATCH_SECONDS: Final = 3600.0
 """That GPUs were free an hour ago is no news."""
-CLAIM_SECONDS: Final = 120.0
+CLAIM_SECONDS: Final = 180.0
 """Longer than any message may take: another hub that shares the database leaves it alone until then."""
 _IDLE_SECONDS: Final = 30.0
 _CHECK_SECONDS: Final = 30.0
@@ -65,11 +65,6 @@ class DeliveryFailure(Struct, frozen=True):
 
 class Channel(Protocol):
     """What sends. Raises Temporary or Refused, or UsageError where the settings are wrong; none holds a secret."""
-
-    @property
-    def longest(self) -> float:
-        """Seconds that one message takes at most."""
-        ...
 
     async def send(self, message: Message, account: str | None) -> None: ...
 
@@ -156,7 +151,7 @@ class ChannelWorker:
             if parcel is None:
                 due = await store.next_due(self.name)
                 return _CHECK_SECONDS if due is None else min(max(due - now, 0.05), _CHECK_SECONDS)
-            if await store.claim(parcel.id, now + self._channel.longest + CLAIM_SECONDS, now):
+            if await store.claim(parcel.id, now + CLAIM_SECONDS, now):
                 await self._send(parcel, store)
         return 0.0
 

@@ -83,8 +83,6 @@ class AlertmanagerSettings(Struct, frozen=True):
     """The lowest severity that is sent."""
     labels: dict[_LabelName, _Pattern] = field(default_factory=dict)
     """Labels of all alerts, in addition to those of host and rule: `{cluster: north}`."""
-    token_file: str | None = None
-    """A file with a token for a proxy in front of them. It is read each time."""
     ca_file: str | None = None
     """Certificates that theirs are checked against, in place of those of this machine."""
     resend: Annotated[Duration, Meta(ge=1, le=600)] = 60.0
@@ -130,10 +128,6 @@ class NotifySettings(Struct, frozen=True):
     ) = None
     """The hub's address for users and other machines: messages link to it, and `gpudeck hosts add` prints it. The
     default is `public_url`; without that, other machines get the host name of this one."""
-    deadline: Annotated[Duration, Meta(ge=1, le=300)] = 20.0
-    """How long one message may take; then it is tried again later."""
-    give_up: Annotated[Duration, Meta(ge=60, le=604_800)] = 86_400.0
-    """How long a message is tried that a channel does not take."""
     demo: bool = False
     """Whether messages about a simulated fleet are sent too, to try the channels: their titles begin with `Demo:`."""
 

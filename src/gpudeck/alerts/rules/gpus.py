@@ -1,6 +1,6 @@
 """Rules about GPUs: lost, hot, throttled, with failing memory or links, slower than others, unused though in use."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ from gpudeck.alerts.rule import FleetContext, HostSnapshot, Rule, RuleFinding, f
 from gpudeck.alerts.rules.hosts import why_no_driver
 from gpudeck.alerts.settings import DEFAULTS, Limits
 from gpudeck.alerts.trends import LOADED_PERCENT
-from gpudeck.fleet.columns import IDLE, NOBODY, Flags
+from gpudeck.fleet.columns import IDLE, NOBODY, Flags, Floats, GpuColumns
 from gpudeck.fleet.table import FleetTable
 from gpudeck.model.event import Severity
 from gpudeck.model.gpu_state import HealthSettings, XidKind, find_xid
@@ -87,13 +87,19 @@ def find_capped(
 
 
 def preselect_capped(fleet: FleetTable, limits: Limits, context: FleetContext) -> Flags:
-    gpus = fleet.gpus
+    usual = _by_row(fleet.gpus, context.power_limits)
+    return fleet.gpus.metric("power_limit_watts") < (1.0 - limits.end / 100.0) * usual
+
+
+def _by_row(gpus: GpuColumns, by_model: Mapping[str, float]) -> Floats:
+    """0 for other models."""
     # A row that no GPU has stands for the model -1, which is the last.
-    usual = np.zeros(len(gpus.models) + 1)
-    for model, watts in context.power_limits.items():
-        usual[gpus.models.get(model, -1)] = watts
-    usual[-1] = 0.0
-    return gpus.metric("power_limit_watts") < (1.0 - limits.end / 100.0) * usual[gpus.model[: gpus.end]]
+    values = np.zeros(len(gpus.models) + 1)
+    for model, value in by_model.items():
+        values[gpus.models.get(model, -1)] = value
+    values[-1] = 0.0
+    found: Floats = values[gpus.model[: gpus.end]]
+    return found
 
 
 def _find(host: HostSnapshot, gpu: Gpu, words: str, **others: Any) -> RuleFinding:
@@ -326,14 +332,9 @@ def find_slow(host: HostSnapshot, gpus: Sequence[Gpu], limits: Limits, context: 
 
 
 def preselect_slow(fleet: FleetTable, limits: Limits, context: FleetContext) -> Flags:
-    gpus = fleet.gpus
-    # A row that no GPU has stands for the model -1, which is the last.
-    usual = np.zeros(len(gpus.models) + 1)
-    for model, clock in context.usual_clocks.items():
-        usual[gpus.models.get(model, -1)] = clock
-    usual[-1] = 0.0
-    is_loaded = (gpus.metric("utilization_percent") >= LOADED_PERCENT) & ~(gpus.metric("throttled_power") > 0)
-    return is_loaded & (gpus.metric("clock_sm_mhz") < (1.0 - limits.end / 100.0) * usual[gpus.model[: gpus.end]])
+    metric, usual = fleet.gpus.metric, _by_row(fleet.gpus, context.usual_clocks)
+    is_loaded = (metric("utilization_percent") >= LOADED_PERCENT) & ~(metric("throttled_power") > 0)
+    return is_loaded & (metric("clock_sm_mhz") < (1.0 - limits.end / 100.0) * usual)
 
 
 def why_not_compared(host: HostSnapshot, gpu: str, _: str) -> str | None:
