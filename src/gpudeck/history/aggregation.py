@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from gpudeck.history.codec import Floats
 from gpudeck.history.hour import ABSENT, QUARTER, Hour
 from gpudeck.history.metrics import HistoryMetric
-from gpudeck.history.rollup import Quarters, Roll, unknown_roll
+from gpudeck.history.rollup import COUNT, Quarters, Roll, unknown_roll
 from gpudeck.history.time_range import Grid
 from gpudeck.history.totals import HIGH, LOW, SECONDS, SUM, TOTAL, TotalsStack, sum_known
 from gpudeck.model.catalog import Rollup
@@ -200,7 +200,7 @@ def read_quarters(
         devices, rows = _rows_of(metric, host, gpus, only)
         if devices:
             parts = list(same)
-            times = np.concatenate([part.start + QUARTER * np.arange(part.count, dtype=np.float64) for part in parts])
+            times = np.concatenate([part.start + QUARTER * np.arange(COUNT, dtype=np.float64) for part in parts])
             columns = zip(*(astuple(_roll(part, metric, rows)) for part in parts), strict=True)
             yield Block(devices, times, Roll(*(np.concatenate(column, axis=1) for column in columns)))
 
@@ -248,7 +248,7 @@ def _roll(part: Quarters, metric: HistoryMetric, rows: list[int]) -> Roll:
         return Roll(inside, seconds, low, np.where(is_seen, share > 1e-6, np.nan), share)
     table, name = (part.host, metric.plain) if metric.is_of_host else (part.metrics, metric.name)
     if name not in table:
-        return unknown_roll((len(rows), part.count))
+        return unknown_roll((len(rows), COUNT))
     roll = table[name]
     return Roll(*(values[rows] for values in astuple(roll)))
 

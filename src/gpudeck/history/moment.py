@@ -13,7 +13,7 @@ import numpy as np
 
 from gpudeck.history.base import HistoryRefused, KnownGpu, KnownHost, MomentQuery, PastHost, PastRun
 from gpudeck.history.hour import ABSENT, QUARTER, UNKNOWN, HourMoment, RunMoment
-from gpudeck.history.rollup import Quarters, Roll
+from gpudeck.history.rollup import COUNT, Quarters, Roll
 from gpudeck.history.sample import (
     ALL_NAMES,
     HOST_NAMES,
@@ -150,7 +150,7 @@ def _make_process(run: PastRun, moment: RunMoment | None) -> ProcessSample:
 
 def _from_quarter(quarters: Quarters, at: float) -> HourMoment | None:
     place = int(at - quarters.start) // QUARTER
-    if not 0 <= place < quarters.count:
+    if not 0 <= place < COUNT:
         return None
     seconds = quarters.states[:, :, place]
     if not seconds.any():

@@ -1,21 +1,19 @@
 """Roll-ups: an hour's samples as quarter hours of each GPU, which are kept for years, and as totals of host and fleet.
 
-Means are kept as a sum of value × seconds and the seconds, so that unobserved time has no weight. As bytes, metrics
-share a block while they have few values. A block holds the minimum of each quarter hour and, above it, maximum, mean
-and last value.
+Means are kept as a sum of value × seconds and the seconds, so that unobserved time has no weight. As bytes, all metrics
+share a matrix: the minimum of each quarter hour and, above it, maximum, mean and last value.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Final
+from typing import Final
 
 import msgspec
 import numpy as np
-from msgspec import Meta, Struct, field
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpudeck.history.codec import (
-    MAX_VALUES,
     Damaged,
     Flags,
     Floats,
@@ -40,10 +38,7 @@ _SECOND: Final = 0.01
 """How exact seconds are kept."""
 _FINER: Final = 8
 """A mean is kept so many times as exact as a value."""
-_BLOCK: Final = 4096
-"""Values that metrics may have together to share a block."""
-_Size = Annotated[int, Meta(ge=0, le=MAX_VALUES)]
-_COUNT: Final = SECONDS // QUARTER
+COUNT: Final = SECONDS // QUARTER
 VALUES_AT_ONCE: Final = 1 << 18
 """Values that are worked on together: much fewer would cost more calls, more would not fit into the caches."""
 
@@ -60,11 +55,10 @@ class Roll(Struct):
 
 
 class Quarters(Struct):
-    """`count` quarter hours from `start` on. `gpus` are keys of the store, one a row. `states` is (states, GPUs,
+    """The four quarter hours from `start` on. `gpus` are keys of the store, one a row. `states` is (states, GPUs,
     quarter hours): for how many seconds each GPU was in each of sample.STATES. `host` has one row."""
 
     start: int
-    count: int
     gpus: list[int]
     metrics: dict[str, Roll]
     states: Floats
@@ -72,18 +66,16 @@ class Quarters(Struct):
 
 
 class _Section(Struct, array_like=True, frozen=True):
-    """The metrics of the GPUs, or of the host. `seconds_of` says which table in `seconds` is a metric's; 0 is none."""
+    """The metrics of the GPUs, or of the host: tables of seconds by metric and row, and of values by kind, too."""
 
     names: bytes
     precisions: list[int | float]
-    seconds_of: list[_Size]
     seconds: bytes
-    blocks: list[bytes]
+    values: bytes
 
 
 class _PackedQuarters(Struct, array_like=True, frozen=True):
     start: int
-    count: _Size
     gpus: list[int]
     states: bytes
     metrics: _Section
@@ -95,10 +87,9 @@ _unpack = msgspec.msgpack.Decoder(_PackedQuarters).decode
 
 def encode_quarters(quarters: Quarters) -> bytes:
     """A mean is exact to an eighth of its metric's precision, seconds to a hundredth."""
-    states = encode_matrix(quarters.states.reshape(-1, quarters.count), _SECOND)
-    gpus = _pack_section(quarters.metrics, GPU_METRICS, len(quarters.gpus), quarters.count)
-    host = _pack_section(quarters.host, HOST_METRICS, 1, quarters.count)
-    packed = _PackedQuarters(quarters.start, quarters.count, quarters.gpus, states, gpus, host)
+    states = encode_matrix(quarters.states.reshape(-1, COUNT), _SECOND)
+    gpus, host = _pack_section(quarters.metrics, GPU_METRICS), _pack_section(quarters.host, HOST_METRICS)
+    packed = _PackedQuarters(quarters.start, quarters.gpus, states, gpus, host)
     return add_checksum(QUARTERS_VERSION, msgspec.msgpack.encode(packed))
 
 
@@ -108,11 +99,10 @@ def decode_quarters(body: bytes, metrics: Collection[str] | None = None) -> Quar
         packed = _unpack(strip_checksum(QUARTERS_VERSION, body))
     except (msgspec.DecodeError, RecursionError) as error:
         raise Damaged(f"the bytes of quarter hours are damaged: {error}") from error
-    rows, count = len(packed.gpus), packed.count
-    states = read_matrix(packed.states, len(STATES) * rows, count).reshape(len(STATES), rows, count)
-    gpus = _unpack_section(packed.metrics, metrics, "", (rows, count))
-    host = _unpack_section(packed.host, metrics, HOST_PREFIX, (1, count))
-    return Quarters(packed.start, count, packed.gpus, gpus, states, host)
+    rows = len(packed.gpus)
+    states = read_matrix(packed.states, len(STATES) * rows, COUNT).reshape(len(STATES), rows, COUNT)
+    gpus = _unpack_section(packed.metrics, metrics, "", rows)
+    return Quarters(packed.start, packed.gpus, gpus, states, _unpack_section(packed.host, metrics, HOST_PREFIX, 1))
 
 
 def stack_rolls(rolls: Sequence[Roll], kind: str) -> Floats:
@@ -125,82 +115,51 @@ def unknown_roll(shape: tuple[int, ...]) -> Roll:
     return Roll(np.zeros(shape), np.zeros(shape), *(np.full(shape, np.nan) for _ in range(3)))
 
 
-def _pack_section(rolls: Mapping[str, Roll], catalog: Mapping[str, Metric], rows: int, count: int) -> _Section:
-    tables: dict[bytes, int] = {}
-    seconds_of = [
-        tables.setdefault(roll.seconds.tobytes(), len(tables) + 1) if roll.seconds.any() else 0
-        for roll in rolls.values()
-    ]
-    seconds = np.frombuffer(b"".join(tables)).reshape(len(tables) * rows, count)
+def _pack_section(rolls: Mapping[str, Roll], catalog: Mapping[str, Metric]) -> _Section:
+    """Without metrics of which nothing is known."""
+    rolls = {name: roll for name, roll in rolls.items() if roll.seconds.any()}
     precisions = [find_precision(catalog, name) for name in rolls]
-    known = [(roll, step) for roll, step, which in zip(rolls.values(), precisions, seconds_of, strict=True) if which]
-    each = _in_a_block(rows, count)
-    blocks = [_pack_block(known[place : place + each]) for place in range(0, len(known), each)]
-    shorter = [short_precision(step) for step in precisions]
-    return _Section(pack_names(tuple(rolls)), shorter, seconds_of, encode_matrix(seconds, _SECOND), blocks)
-
-
-def _in_a_block(rows: int, count: int) -> int:
-    return max(1, _BLOCK // max(1, 4 * rows * count))
-
-
-def _pack_block(known: Sequence[tuple[Roll, float]]) -> bytes:
-    step = np.array([step for _, step in known])[:, None, None]
-    rolls = [roll for roll, _ in known]
-    low, high, last, sums, seconds = (stack_rolls(rolls, kind) for kind in ("low", "high", "last", "sum", "seconds"))
+    if not rolls:
+        return _Section(pack_names(()), [], b"", b"")
+    step = np.array(precisions)[:, None, None]
+    tables = (stack_rolls([*rolls.values()], kind) for kind in ("low", "high", "last", "sum", "seconds"))
+    low, high, last, sums, seconds = tables
     means = np.divide(sums, seconds, out=np.full(sums.shape, np.nan), where=seconds > 0)
     low = np.rint(low / step)
     above = [np.rint(high / step) - low, (means / step - low) * _FINER, np.rint(last / step) - low]
-    return encode_matrix(np.concatenate([low, *above]).reshape(-1, low.shape[2]), 1.0)
+    values = encode_matrix(np.concatenate([low, *above]).reshape(-1, COUNT), 1.0)
+    # Quarter by quarter, because most metrics have the same seconds.
+    lengths = encode_matrix(seconds.reshape(-1, COUNT).T, _SECOND)
+    shorter = [short_precision(step) for step in precisions]
+    return _Section(pack_names(tuple(rolls)), shorter, lengths, values)
 
 
-def _unpack_section(
-    section: _Section, wanted: Collection[str] | None, prefix: str, shape: tuple[int, int]
-) -> dict[str, Roll]:
-    names, rows, each = unpack_names(section.names), shape[0], _in_a_block(*shape)
-    if not len(names) == len(section.precisions) == len(section.seconds_of):
+def _unpack_section(section: _Section, wanted: Collection[str] | None, prefix: str, rows: int) -> dict[str, Roll]:
+    names = unpack_names(section.names)
+    if len(names) != len(section.precisions):
         raise Damaged(f"{len(names)} names of metrics, {len(section.precisions)} of what is known about them")
     places = split_wanted(wanted, names, prefix)
-    found = {names[place]: unknown_roll(shape) for place in places}
-    if not any(section.seconds_of[place] for place in places):
-        return found
-    tables = read_matrix(section.seconds, max(section.seconds_of) * rows, shape[1])
-    in_blocks = [place for place, which in enumerate(section.seconds_of) if which]
-    blocks: dict[int, Floats] = {}
+    if not places:
+        return {}
+    all_seconds = read_matrix(section.seconds, COUNT, len(names) * rows).T.reshape(len(names), rows, COUNT)
+    all_values = read_matrix(section.values, 4 * len(names) * rows, COUNT).reshape(4, len(names), rows, COUNT)
+    found = {}
     for place in places:
-        if section.seconds_of[place]:
-            number, inside = divmod(in_blocks.index(place), each)
-            if number not in blocks:
-                blocks[number] = _unpack_block(section, number, min(each, len(in_blocks) - number * each), shape)
-            last = section.seconds_of[place] * rows
-            step = full_precision(section.precisions[place])
-            found[names[place]] = _make_roll(blocks[number][:, inside], tables[last - rows : last], step)
+        step, seconds = full_precision(section.precisions[place]), all_seconds[place].copy()
+        low, high, mean, last = np.where(seconds > 0, all_values[:, place], np.nan)
+        sums = np.where(seconds > 0, (low + mean / _FINER) * step * seconds, 0.0)
+        found[names[place]] = Roll(sums, seconds, low * step, (low + high) * step, (low + last) * step)
     return found
-
-
-def _unpack_block(section: _Section, number: int, metrics: int, shape: tuple[int, int]) -> Floats:
-    if number >= len(section.blocks):
-        raise Damaged(f"block {number} of {len(section.blocks)} is not there")
-    return read_matrix(section.blocks[number], 4 * metrics * shape[0], shape[1]).reshape(4, metrics, *shape)
-
-
-def _make_roll(block: Floats, seconds: Floats, step: float) -> Roll:
-    low, high, mean, last = np.where(seconds > 0, block, np.nan)
-    sums = np.where(seconds > 0, (low + mean / _FINER) * step * seconds, 0.0)
-    # A copy, so that changing one metric's seconds changes no other's.
-    return Roll(sums, seconds.copy(), low * step, (low + high) * step, (low + last) * step)
 
 
 class _QuarterWeights:
     """The samples of an hour by quarter hour. A sample's seconds count where it falls."""
 
-    def __init__(self, hour: Hour, count: int) -> None:
-        number = np.clip((hour.times - hour.start) // QUARTER, 0, count - 1).astype(np.int64)
+    def __init__(self, hour: Hour) -> None:
+        number = np.clip((hour.times - hour.start) // QUARTER, 0, COUNT - 1).astype(np.int64)
         self._covered: Floats = hour.covered
         self.number: NDArray[np.int64] = number
-        self._is_one_each = len(number) == count and bool((number == np.arange(count)).all())
-        """Then samples are quarter hours, and there is nothing to add up."""
-        self.all_seconds: Floats = np.bincount(number, hour.covered, count).astype(np.float64)
+        self.all_seconds: Floats = np.bincount(number, hour.covered, COUNT).astype(np.float64)
         self.there: NDArray[np.int64] = np.unique(number)
         self.first: NDArray[np.int64] = np.searchsorted(number, self.there)
         self.last: NDArray[np.int64] = np.searchsorted(number, self.there, side="right") - 1
@@ -212,7 +171,7 @@ class _QuarterWeights:
         return seconds
 
     def add_up(self, values: Floats) -> Floats:
-        return values * self._covered if self._is_one_each else values @ self.seconds
+        return values @ self.seconds
 
     def repeat(self, values: Floats) -> Roll:
         seconds = np.repeat(self.all_seconds[None], len(values), axis=0)
@@ -228,9 +187,6 @@ class _QuarterWeights:
             seconds = self.add_up(is_known.astype(np.float64))
             sums = self.add_up(np.where(is_known, values, 0.0))
         is_seen = seconds > 0
-        if self._is_one_each:
-            seen = np.where(is_seen, values, np.nan)
-            return Roll(sums, seconds, seen, seen, seen)
         low, high, last = (np.where(is_seen, found, np.nan) for found in self._extremes(values, is_known))
         return Roll(sums, seconds, low, high, last)
 
@@ -251,15 +207,14 @@ class _QuarterWeights:
         return low, high, last
 
 
-def roll_up(hour: Hour, count: int = _COUNT) -> Quarters:
-    """The four quarter hours of an hour, or so many of a longer span. An unknown metric is included, with no
-    seconds."""
-    weights = _QuarterWeights(hour, count)
+def roll_up(hour: Hour) -> Quarters:
+    """An unknown metric is included, with no seconds."""
+    weights = _QuarterWeights(hour)
     rows = len(hour.gpus)
     states = weights.add_up((hour.states == np.arange(len(STATES))[:, None, None]).astype(np.float64))
     metrics = _roll_all(weights, hour.metrics, rows)
     host = _roll_all(weights, {name: values.reshape(1, -1) for name, values in hour.host.items()}, 1)
-    return Quarters(hour.start, count, list(hour.gpus), metrics, states, host)
+    return Quarters(hour.start, list(hour.gpus), metrics, states, host)
 
 
 def _roll_all(weights: _QuarterWeights, metrics: Mapping[str, Floats], rows: int) -> dict[str, Roll]:
@@ -318,7 +273,7 @@ def _tables(part: Quarters, *, as_one: bool) -> tuple[tuple[str, ...], Floats]:
         if rolls
     ]
     if not tables:
-        return names, np.empty((1 if as_one else part.count, 0, len(UNKNOWN)))
+        return names, np.empty((1 if as_one else COUNT, 0, len(UNKNOWN)))
     return names, np.concatenate(tables, axis=1)
 
 

@@ -29,7 +29,7 @@ from gpudeck.history.base import (
 )
 from gpudeck.history.codec import Floats
 from gpudeck.history.hour import ALLOCATED, IDLE, QUARTER, SECONDS, UNKNOWN, Hour
-from gpudeck.history.rollup import Quarters
+from gpudeck.history.rollup import COUNT, Quarters
 from gpudeck.history.settings import UsageSettings
 from gpudeck.history.time_range import HOUR, Period
 from gpudeck.history.usage import make_naming, price_of, sum_by_day
@@ -323,7 +323,7 @@ class _HostEpisodes:
         is_first = (other == 0) | (whole[:, :-2] & ~whole[:, 2:])
         lengths = np.where(is_first, (idle, other), (other, idle))
         kinds = np.where(is_first, [[[_IDLE]], [[_OTHER]]], [[[_OTHER]], [[_IDLE]]])
-        begins = np.broadcast_to(part.start + QUARTER * np.arange(part.count, dtype=np.float64), idle.shape)
+        begins = np.broadcast_to(part.start + QUARTER * np.arange(COUNT, dtype=np.float64), idle.shape)
         # Both parts of each quarter hour, one after the other.
         begins = np.stack([begins, begins + lengths[0]], axis=2).reshape(len(idle), -1)
         ends = begins + np.stack(list(lengths), axis=2).reshape(begins.shape)

@@ -8,7 +8,7 @@ interrupted goes on there. Both files stay as they are: history.db is also where
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +30,7 @@ from gpudeck.history.embedded.store import view_file
 from gpudeck.history.embedded.view import HistoryView
 from gpudeck.history.hour import SECONDS, Hour
 from gpudeck.history.remote.client import PromClient, PromReader
-from gpudeck.history.remote.encoder import encode_times, make_columns
+from gpudeck.history.remote.encoder import EncodedSeries, SeriesEncoder, read_samples
 from gpudeck.history.remote.promql import OBSERVED, label_value, over
 from gpudeck.history.remote.promql import select as select_series
 from gpudeck.history.remote.writer import RetryLater, WriteRefused, post_series
@@ -273,6 +273,7 @@ class _SampleMover:
         self._began = time.monotonic()
         self._noted = self._began
         self._values = 0
+        self._encoder = SeriesEncoder()
         self._start = self._end = 0
 
     def close(self) -> None:
@@ -352,19 +353,20 @@ class _SampleMover:
         self, view: HistoryView, host: KnownHost, gpus: Mapping[int, Any], hour: Hour, known: set[int]
     ) -> None:
         owners = {part.run: view.owner(part.run) for part in hour.runs}
-        times = encode_times(hour.times)
-        is_new = np.array([at not in known for at in ((hour.times * 100).astype(np.int64) * 10).tolist()])
-        columns = list(make_columns(hour, host, gpus, owners.get))
-        each = max(1, _MAX_VALUES // max(1, len(columns)))
-        for begin in range(0, len(hour.times), each):
-            part = np.zeros(len(hour.times), bool)
-            part[begin : begin + each] = is_new[begin : begin + each]
-            some = [one._replace(known=one.known & part) for one in columns]
-            values = sum(int(one.known.sum()) for one in some)
-            if values:
-                self._post(b"".join(one.encode(times) for one in some if one.known.any()), hour.start)
-                self._keep_to_rate(values)
+        waiting: list[EncodedSeries] = []
+        for sample, seconds in read_samples(hour, host, gpus, owners.get):
+            if int(sample.at * 100) * 10 not in known:
+                waiting += self._encoder.write(sample, seconds)
+            if sum(part.values for part in waiting) >= _MAX_VALUES:
+                self._send(waiting, hour.start)
+                waiting = []
+        self._send(waiting, hour.start)
         self._note.sent[hour.start] = self._note.sent.get(hour.start, 0) + len(hour.times)
+
+    def _send(self, parts: Sequence[EncodedSeries], start: float) -> None:
+        if parts:
+            self._post(b"".join(part.body for part in parts), start)
+            self._keep_to_rate(sum(part.values for part in parts))
 
     def _post(self, body: bytes, at: float) -> None:
         deadline = time.monotonic() + _PATIENCE

@@ -16,19 +16,26 @@ import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 import numpy as np
 from msgspec import Struct, field
-from numpy.typing import NDArray
 
 from gpudeck.agent.token_file import replace_file
 from gpudeck.history.base import KnownGpu, KnownHost
-from gpudeck.history.codec import Floats
-from gpudeck.history.hour import Hour, RunSlice
+from gpudeck.history.hour import Hour, RunSlice, or_none
 from gpudeck.history.remote.promql import COUNTERS, GPU_SERIES, HOST_SERIES, OBSERVED, STATE, USER_MEMORY, label_value
-from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, STATES, GpuSample, HostSample, Values
+from gpudeck.history.sample import (
+    GPU_NAMES,
+    HOST_NAMES,
+    STATE_NUMBERS,
+    STATES,
+    GpuSample,
+    HostSample,
+    ProcessSample,
+    Values,
+)
 from gpudeck.model.exposition import ExposedMetric
 
 log = logging.getLogger(__name__)
@@ -39,7 +46,6 @@ _TIME = 0x10
 _TIME_BYTES = 6
 _SAMPLE_BYTES = 9 + 1 + _TIME_BYTES
 """A sample is always as long: so the head of a series is written once, and not again for each sample."""
-_SAMPLE = np.dtype([("head", "u1", 3), ("value", "<f8"), ("time", "u1", 1 + _TIME_BYTES)])
 _LATEST = (1 << 7 * _TIME_BYTES) - 1
 MAX_VALUES = 5_000
 """In one part: a host with very many GPUs comes in several."""
@@ -213,79 +219,35 @@ def _add(sizes: list[int | None]) -> float | None:
     return float(sum(known)) if len(known) == len(sizes) else None
 
 
-class SeriesColumn(NamedTuple):
-    name: str
-    labels: dict[str, str | None]
-    known: NDArray[np.bool_]
-    values: Floats
-
-    def encode(self, times: NDArray[np.uint8]) -> bytes:
-        samples = np.empty(int(self.known.sum()), _SAMPLE)
-        samples["head"] = [(0x12, _SAMPLE_BYTES, _VALUE)]
-        samples["value"] = self.values[self.known]
-        samples["time"] = times[self.known]
-        body = _encode_labels(self.name, self.labels) + samples.tobytes()
-        return b"\x0a" + varint(len(body)) + body
-
-
-def encode_times(times: Floats) -> NDArray[np.uint8]:
-    milliseconds = np.clip((times * 100).astype(np.int64) * 10, 0, _LATEST)
-    digits = (milliseconds[:, None] >> 7 * np.arange(_TIME_BYTES)) & 0x7F
-    digits[:, :-1] |= 0x80
-    return np.insert(digits, 0, _TIME, axis=1).astype(np.uint8)
-
-
-def make_columns(
+def read_samples(
     hour: Hour, host: KnownHost, gpus: Mapping[int, KnownGpu], find_owner: Callable[[int], str | None]
-) -> Iterator[SeriesColumn]:
-    """The same series as `SeriesEncoder` makes of each sample, of a whole hour. `find_owner` gives the user of a
-    run."""
-    own: dict[str, str | None] = {"host": host.name, "host_id": host.host_id}
-    every = np.ones(len(hour.times), bool)
-    columns = [SeriesColumn(OBSERVED, own, every, hour.covered)]
-    for series, name in zip(HOST_SERIES, HOST_NAMES, strict=True):
-        if name in hour.host:
-            columns.append(SeriesColumn(series.name, own, every, _scale(series, hour.host[name])))
-    for row, key in enumerate(hour.gpus):
-        gpu = gpus.get(key)
-        if gpu is not None:
-            labels = own | {"gpu": gpu.label, "uuid": gpu.uuid, "model": gpu.model}
-            columns += _gpu_columns(hour, row, labels, find_owner)
-    for column in columns:
-        known = column.known & np.isfinite(column.values)
-        if known.any():
-            yield column._replace(known=known)
+) -> Iterator[tuple[HostSample, float]]:
+    """The samples of an hour, with the seconds that each stands for. `find_owner` returns the user of a run."""
+    table = np.stack([hour.metric(name) for name in GPU_NAMES], axis=2)
+    nothing = np.full(len(hour.times), np.nan)
+    own = np.stack([hour.host.get(name, nothing) for name in HOST_NAMES], axis=1)
+    runs: list[list[tuple[RunSlice, str | None]]] = [[] for _ in hour.gpus]
+    for part in hour.runs:
+        runs[part.gpu].append((part, find_owner(part.run)))
+    known = [(row, gpus[key]) for row, key in enumerate(hour.gpus) if key in gpus]
+    for place, (at, seconds) in enumerate(zip(hour.times.tolist(), hour.covered.tolist(), strict=True)):
+        shown = tuple(
+            GpuSample(
+                gpu.uuid,
+                gpu.label,
+                gpu.model,
+                int(hour.states[row, place]),
+                tuple(or_none(table[row, place])),
+                tuple(_read_process(part, user, place) for part, user in runs[row] if part.present[place]),
+            )
+            for row, gpu in known
+        )
+        yield HostSample(host.host_id, host.name, at, seconds, tuple(or_none(own[place])), shown), seconds
 
 
-def _scale(series: ExposedMetric, values: Floats) -> Floats:
-    return values * series.times / series.per if series.is_scaled else values
-
-
-def _gpu_columns(
-    hour: Hour, row: int, labels: dict[str, str | None], find_owner: Callable[[int], str | None]
-) -> Iterator[SeriesColumn]:
-    states, ones = hour.states[row], np.ones(len(hour.times))
-    for series, name in zip(GPU_SERIES, GPU_NAMES, strict=True):
-        if name in hour.metrics:
-            yield SeriesColumn(series.name, labels, ones > 0, _scale(series, hour.metrics[name][row]))
-    for state in np.unique(states[states >= _UNKNOWN]).tolist():
-        yield SeriesColumn(STATE, labels | {"state": STATES[state]}, states == state, ones)
-    runs = [part for part in hour.runs if part.gpu == row]
-    is_alone = np.isin(states, list(_IN_USE))
-    by_user: dict[str | None, list[RunSlice]] = {}
-    for part in runs:
-        is_alone &= ~part.present
-        by_user.setdefault(find_owner(part.run), []).append(part)
-    memory = hour.metric(GPU_NAMES[_MEMORY])[row]
-    sizes = {
-        user: np.sum([np.where(part.present, part.memory, 0.0) for part in parts], axis=0)
-        for user, parts in by_user.items()
-    }
-    for user in by_user.keys() | {None}:
-        has_run = np.any([part.present for part in by_user.get(user, [])], axis=0) & (states > _UNKNOWN)
-        known = has_run | is_alone if user is None else has_run
-        values = np.where(is_alone, memory, sizes.get(user, 0.0)) if user is None else sizes[user]
-        yield SeriesColumn(USER_MEMORY, labels | {"user": user}, known, values)
+def _read_process(part: RunSlice, user: str | None, place: int) -> ProcessSample:
+    (memory,) = or_none(part.memory[place : place + 1])
+    return ProcessSample(part.run, None, user, None, None, None, None if memory is None else int(memory), None)
 
 
 class _Count(Struct, array_like=True):
