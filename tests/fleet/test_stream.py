@@ -558,7 +558,7 @@ def test_nothing_is_encoded_while_nobody_watches(stage: Stage, monkeypatch: pyte
         stage.publish()
     assert not stage.stream.channels
     with monkeypatch.context() as patched:
-        patched.setattr("gpudeck.fleet.stream.keep_views", lambda _, hosts: pytest.fail(str(hosts)) if hosts else None)
+        patched.setattr("gpudeck.fleet.stream.encode_hosts", lambda _, hosts, __: pytest.fail(str(hosts)))
         for sequence in range(3):
             stage.send(make_envelope("a", sequence, gpus=[make_gpu(metrics={"power_watts": 100 + sequence})]))
             stage.publish()

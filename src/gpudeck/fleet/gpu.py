@@ -5,7 +5,6 @@ with what is known, which nearly always is the same.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from copy import copy
 from functools import lru_cache
 from itertools import chain, repeat
 from math import isnan
@@ -116,6 +115,35 @@ class GpuState:
     """A GPU between reports. `missing` is why it cannot be read. `faults` are the driver's, with whose process each
     was. `unknown` says why metrics are unknown, `rejected` which values were not believed. `changed` are fields that
     viewers have not been sent."""
+
+    __slots__ = (
+        "_fault",
+        "_instance",
+        "_mark",
+        "_processes",
+        "_processes_reason",
+        "_table",
+        "_texts",
+        "changed",
+        "display_name",
+        "faults",
+        "index",
+        "label",
+        "maintenance",
+        "missing",
+        "name",
+        "parent",
+        "pci_address",
+        "process_rows",
+        "rejected",
+        "row",
+        "scheduling",
+        "silent_reason",
+        "unknown",
+        "users",
+        "uuid",
+        "vendor",
+    )
 
     def __init__(self, table: "FleetTable", row: int, reading: GpuReading) -> None:
         self._table = table
@@ -358,7 +386,9 @@ class GpuState:
 
     def fork(self, table: "FleetTable", row: int) -> "GpuState":
         """A second state, in a row of another table, that goes on from this one by itself."""
-        other = copy(self)
+        other = GpuState.__new__(GpuState)
+        for name in GpuState.__slots__:
+            setattr(other, name, getattr(self, name))
         other._table, other.row, other.changed, other._texts = table, row, NOTHING_CHANGED, NO_TEXTS
         table.gpus.copy(row, self.row, self._table.gpus)
         other.process_rows = table.processes.take(len(self._processes or ()))

@@ -82,6 +82,8 @@ class ReportOrder:
     """Which reports of a host are news, which follow the newest one, and which agent's they are. `sequence` is the
     number of the newest of `run`: -1 before there was one."""
 
+    __slots__ = ("_ended", "run", "sequence")
+
     def __init__(self) -> None:
         self.run: tuple[str, str] = ("", "")
         self.sequence = -1
@@ -163,6 +165,49 @@ class HostState:
     on the hub's clock, `reported_at` when any report last arrived, `run_began_at` the own time of the first report of
     the run that is shown.
     """
+
+    __slots__ = (
+        "__weakref__",
+        "_description",
+        "_flags",
+        "_layout",
+        "_recalled_until",
+        "_reported_problems",
+        "_reported_uptime",
+        "_synced",
+        "_table",
+        "_target_labels",
+        "_text",
+        "_view",
+        "baseline",
+        "changed",
+        "facts",
+        "gpus",
+        "has_changed",
+        "id",
+        "interfaces",
+        "interval",
+        "is_forwarded",
+        "is_pending",
+        "job_cgroups",
+        "last_report_at",
+        "name",
+        "observed_at",
+        "order",
+        "pod_marks",
+        "rejected",
+        "reported_at",
+        "row",
+        "rows",
+        "run_began_at",
+        "sampled_slot",
+        "sender",
+        "slurm_gpus",
+        "status",
+        "target",
+        "token",
+        "via",
+    )
 
     def __init__(self, host_id: str, via: str, table: FleetTable) -> None:
         self.id = host_id
@@ -501,10 +546,6 @@ class HostState:
             self._view = self.view()
         return self._view
 
-    def forget_view(self) -> None:
-        """Thousands come at once after a start, and few readers ask for them before their next reports."""
-        self._view = None
-
     def own_view(self) -> Host:
         self._table.settle()
         return Host(**self.describe())
@@ -793,12 +834,6 @@ class HostState:
     def _change(self, *fields: str) -> None:
         self.note_change(*fields)
         self._view = None
-
-
-def keep_views(table: FleetTable, hosts: Sequence[HostState]) -> None:
-    """Have these hosts keep their views (`HostState.kept_view`): together takes half the time."""
-    for host, view in zip(hosts, _show_hosts(table, hosts), strict=True):
-        host._view = view
 
 
 def _show_hosts(table: FleetTable, hosts: Sequence[HostState]) -> list[Host]:

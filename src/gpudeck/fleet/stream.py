@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, TypeVarTuple, cast
 
 import msgspec
 
-from gpudeck.fleet.host import ENCODED_AT_ONCE, HostState, encode_hosts, keep_views
+from gpudeck.fleet.host import ENCODED_AT_ONCE, HostState, encode_hosts
 from gpudeck.fleet.observers import FleetObserver
 from gpudeck.fleet.overview import encode_short, encode_short_patch, encode_summaries
 from gpudeck.fleet.state import FleetState
@@ -212,8 +212,6 @@ class Stream(FleetObserver):
         table, (changed, removed) = self.fleet.table, self.fleet.take_changes()
         for start in range(0, len(changed), ENCODED_AT_ONCE):
             some = changed[start : start + ENCODED_AT_ONCE]
-            whole = [host for host in some if not table.hosts.is_published[host.row]]
-            keep_views(table, [host for host in whole if any(not one.is_overview for one in self._channels_of(host))])
             for host in some:
                 # Of one that left meanwhile the next delta says so.
                 if self.fleet.hosts.get(host.id) is host:
@@ -442,7 +440,6 @@ class Stream(FleetObserver):
                 channel.rows.append(_encode_place(host))
         if patch is None and channels:
             self.fleet.table.note_shown([host])
-            host.forget_view()
 
     def _channels_of(self, host: HostState) -> tuple[_Channel, ...]:
         return (*self._following.get(None, ()), *self._following.get(host.id, ()))
@@ -452,7 +449,7 @@ class Stream(FleetObserver):
         if visibility is None:
             return encode_short(self.fleet.table, [host])[0] if patch is None else encode_short_patch(host, patch)
         if patch is None:
-            return _encoder.encode(visibility.host(host.kept_view()))
+            return encode_hosts(self.fleet.table, [host], visibility)[0]
         return _encode_patch(patch, visibility)
 
     def _missed_since(self, last_event_id: str, channel: _Channel) -> list[PublishedEvent] | None:
