@@ -60,13 +60,20 @@ def log_in_at_canaille(page: Page) -> None:
     page.keyboard.press("Enter")
 
 
+def see_mine(page: Page, url: str, name: str) -> None:
+    page.goto(f"{url}/#/mine")
+    expect(page.get_by_role("heading", name=name, exact=True)).to_be_visible()
+    assert not is_wider_than_its_window(page)
+
+
 def test_a_phone_logs_in_through_two_providers_behind_nginx(tmp_path: Path, chromium: Browser, iam_server: Any) -> None:
     place = HubPlace(tmp_path)
     with nginx(tmp_path, place.url) as url, node_provider(tmp_path, url) as node:
         issuer = prepare_canaille(iam_server, f"{url}/api/v1/login/oidc/canaille/callback")
+        by_mail = f"{MAPPING}        name_claim: email\n        trust_email: true\n"
         entries = [
             entry("node", node.issuer, tmp_path / "s1"),
-            entry("canaille", issuer, tmp_path / "s2", f"{MAPPING}        name_claim: email\n"),
+            entry("canaille", issuer, tmp_path / "s2", by_mail),
         ]
         context = chromium.new_context(viewport={"width": 390, "height": 844})
         page = context.new_page()
@@ -79,6 +86,7 @@ def test_a_phone_logs_in_through_two_providers_behind_nginx(tmp_path: Path, chro
             assert page.url == f"{url}/?q=free#/people"
             me = page.request.get(f"{url}/api/v1/me").json()
             assert (me["role"], me["logins"], me["provider"]) == ("admin", ["ada"], "Node account")
+            see_mine(page, url, "ada")
             # Out here and at the provider, which sends the browser back.
             page.get_by_role("banner").get_by_role("button", name="ada").click()
             page.get_by_role("button", name="Log out, also of Node account").click()
@@ -87,6 +95,7 @@ def test_a_phone_logs_in_through_two_providers_behind_nginx(tmp_path: Path, chro
             log_in_at_canaille(page)
             expect(page.get_by_role("banner").get_by_role("button", name="grace")).to_be_visible()
             assert page.request.get(f"{url}/api/v1/me").json()["role"] == "user"
+            see_mine(page, url, "grace")
             # A login that fails is explained where the next one begins.
             page.context.clear_cookies()
             page.goto(f"{url}/api/v1/login/oidc/node/callback?code=of-another&state=of-another")
