@@ -46,7 +46,6 @@ _NOBODY = "nobody"
 _PLACES = ("host", "model", "user", "command", "xid")
 _XID = re.compile(r"xid-?([0-9]*)")
 _NAMED_XID = re.compile(r"\bxid ([0-9]+)", re.IGNORECASE)
-_SHORT = 3
 _SHORTEST_OF_COMMAND = 3
 """Less text begins a word of nearly every command."""
 _MIN_VENDOR = 3
@@ -363,26 +362,15 @@ def _nearest(fleet: Fleet, word: str) -> str | None:
 
 
 def _closest(word: str, known: Iterable[str]) -> str | None:
-    """At most two edits away, of a short word one; the first of those that are as near."""
-    most = 1 if len(word) <= _SHORT else 2
-    near = [(edits, one) for one in dict.fromkeys(known) if (edits := count_edits(word, one, most)) <= most]
-    return min(near, key=lambda pair: pair[0])[1] if near else None
+    import difflib  # noqa: PLC0415 - needed by mistakes alone
 
+    near = difflib.get_close_matches(word, list(dict.fromkeys(known)), 8, 0.66)
 
-def count_edits(one: str, other: str, most: int) -> int:
-    """Letters that are added, left out, changed, or swapped with their neighbour; more than `most` is not counted."""
-    if abs(len(one) - len(other)) > most:
-        return most + 1
-    before: list[int] = []
-    row = list(range(len(other) + 1))
-    for at, letter in enumerate(one):
-        before, last, row = row, before, [at + 1]
-        for place, its in enumerate(other):
-            edits = min(before[place] + (letter != its), before[place + 1] + 1, row[place] + 1)
-            if at and place and letter == other[place - 1] and its == one[at - 1]:
-                edits = min(edits, last[place - 1] + 1)
-            row.append(edits)
-    return row[-1]
+    def rank(one: str) -> tuple[bool, int, str]:
+        """Letters in another order are the likeliest slip; then the fewer of them are elsewhere."""
+        return sorted(one) != sorted(word), -sum(map(str.__eq__, one, word)), one
+
+    return min(near, key=rank, default=None)
 
 
 def _with_gpus(fleet: Fleet, fits: Fits, bare_fits: Callable[[Host], bool]) -> Fleet:
