@@ -180,16 +180,7 @@ class HubConnection:
     ) -> tuple[int | None, Generator[bytes, None, None]]:
         """A file of the hub, such as an export, in parts, and about how many bytes it has; None where the hub does not
         say. Raises Unreachable also where it ends too early."""
-        headers = self._headers() | {"Accept": "*/*"}
-        try:
-            answer = self._request("GET", _join(path, query), headers, is_stream=True)
-            body = answer.read() if answer.status != 200 else b""
-        except TROUBLE as error:
-            self._explain(error)
-        if answer.status in {401, 403} and self.learn_token():
-            return self.download(path, query)
-        if answer.status != 200:
-            raise self._refusal(answer.status, body, is_question=True)
+        answer = self._exchange("GET", _join(path, query), {"Accept": "*/*"}, is_stream=True)
         size = answer.headers.get("X-Estimated-Bytes", "")
         return int(size) if size.isdigit() else None, self._read_parts(answer)
 
@@ -204,20 +195,12 @@ class HubConnection:
         """The fleet as events, from `last_event_id` on where the hub still has them: a snapshot first, then what
         changed each second. The caller closes it. It ends where the hub ends it, and raises one of http_client.TROUBLE
         where the connection breaks or nothing comes for `timeout` seconds."""
-        headers = self._headers() | {"Accept": "text/event-stream"}
-        if last_event_id:
-            headers["Last-Event-ID"] = last_event_id
-        try:
-            answer = self._request("GET", "/api/v1/stream", headers, is_stream=True)
-            if answer.status == 200 and answer.headers.get("Content-Type", "").startswith("text/event-stream"):
-                return _read_events(answer)
-            body = answer.read()
+        headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_event_id} if last_event_id else {})
+        answer = self._exchange("GET", "/api/v1/stream", headers, is_stream=True)
+        if not answer.headers.get("Content-Type", "").startswith("text/event-stream"):
             answer.close()
-        except TROUBLE as error:
-            self._explain(error)
-        if answer.status in {401, 403} and self.learn_token():
-            return self.stream_events(last_event_id)
-        raise self._refusal(answer.status, body, is_question=True) if answer.status != 200 else self._no_hub()
+            raise self._no_hub()
+        return _read_events(answer)
 
     def send(
         self,
@@ -229,26 +212,33 @@ class HubConnection:
     ) -> urllib3.BaseHTTPResponse:
         """The answer of the hub, which has to be of that kind. `others` are further headers; a session's cookie takes
         the place of the token."""
-        headers = self._headers() | dict(others)
-        if "Cookie" in others:
-            headers.pop("Authorization", None)
-        if body is not None:
-            headers["Content-Type"] = "application/json"
         try:
             sent = None if body is None else msgspec.json.encode(body)
         except UnicodeError as error:
             raise UsageError("what is asked for has bytes that are no text.", "Write it in UTF-8.") from error
-        try:
-            answer = self._request(method, path, headers, body=sent)
-        except TROUBLE as error:
-            self._explain(error)
-        if answer.status in {401, 403} and self.learn_token():
-            return self.send(method, path, body, kind, others)
-        if answer.status not in {200, 201}:
-            raise self._refusal(answer.status, answer.data, is_question=method == "GET")
+        written = {} if body is None else {"Content-Type": "application/json"}
+        answer = self._exchange(method, path, {**others, **written}, body=sent)
         if not answer.headers.get("Content-Type", "").startswith(kind):
             raise self._no_hub()
         return answer
+
+    def _exchange(
+        self, method: str, path: str, others: Mapping[str, str], *, body: bytes | None = None, is_stream: bool = False
+    ) -> urllib3.BaseHTTPResponse:
+        """The answer of a hub that does what it is asked for. Raises GpudeckError for any other."""
+        headers = self._headers() | dict(others)
+        if "Cookie" in others:
+            headers.pop("Authorization", None)
+        try:
+            answer = self._request(method, path, headers, body=body, is_stream=is_stream)
+            refusal = None if answer.status in {200, 201} else answer.data
+        except TROUBLE as error:
+            self._explain(error)
+        if refusal is None:
+            return answer
+        if answer.status in {401, 403} and self.learn_token():
+            return self._exchange(method, path, others, body=body, is_stream=is_stream)
+        raise self._refusal(answer.status, refusal, is_question=method == "GET")
 
     def _request(
         self, method: str, path: str, headers: dict[str, str], *, body: bytes | None = None, is_stream: bool = False
