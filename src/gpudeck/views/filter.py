@@ -364,7 +364,7 @@ def _nearest(fleet: Fleet, word: str) -> str | None:
 def _closest(word: str, known: Iterable[str]) -> str | None:
     import difflib  # noqa: PLC0415 - needed by mistakes alone
 
-    near = difflib.get_close_matches(word, list(dict.fromkeys(known)), 8, 0.66)
+    near = difflib.get_close_matches(word, list(dict.fromkeys(known)), 64, 0.66)
 
     def rank(one: str) -> tuple[bool, int, str]:
         """Letters in another order are the likeliest slip; then the fewer of them are elsewhere."""
