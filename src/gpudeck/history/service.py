@@ -4,32 +4,13 @@ waits for up to some seconds. A history that cannot be opened is a problem that 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
-from gpudeck.history.base import (
-    Heat,
-    HeatQuery,
-    IdleEpisode,
-    IdleQuery,
-    ModelSize,
-    MomentQuery,
-    Overview,
-    OverviewQuery,
-    PastHost,
-    RunsQuery,
-    SamplePage,
-    SamplesQuery,
-    SeriesQuery,
-    Store,
-    StoreStats,
-    UsageQuery,
-    VerdictQuery,
-    WasteFacts,
-)
+from gpudeck.history.base import Store
 from gpudeck.history.recorder import Recorder, Sample, count_samples
 from gpudeck.history.settings import DEMO_FILE, FILE, HistorySettings, UsageSettings
 from gpudeck.history.usage import unix_group
@@ -37,9 +18,7 @@ from gpudeck.model import clock
 from gpudeck.model.clock import Clock, RetentionClock
 from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.event import Event, Severity, make_event
-from gpudeck.model.history import Answer, HistoryTrouble, judge_damage, judge_problem
-from gpudeck.model.job import Run, Runs, RunVerdict
-from gpudeck.model.usage import Usage
+from gpudeck.model.history import HistoryTrouble, judge_damage, judge_problem
 
 log = logging.getLogger(__name__)
 
@@ -47,10 +26,16 @@ _PATIENCE: Final = 10.0
 RETRY_SECONDS: Final = 30.0
 """Seconds until a history that could not be opened is tried again."""
 _MAX_WAITING: Final = 20_000
+_QUESTIONS: Final = frozenset(
+    {
+        *("series", "heat", "usage", "overview", "waste", "idle", "samples"),
+        *("runs", "run", "verdicts", "moment", "stats"),
+    }
+)
 
 
 class OpeningStore:
-    """A store that another thread opens: what is taken meanwhile waits, who asks waits too."""
+    """A `Store` that another thread opens: what is taken meanwhile waits, and questions wait too."""
 
     def __init__(self, open_store: Callable[[], Store]) -> None:
         self._store: Store | None = None
@@ -107,41 +92,11 @@ class OpeningStore:
         store = self.wait()
         return store.flush(_PATIENCE) if isinstance(store, EmbeddedStore) else store is not None
 
-    def series(self, query: SeriesQuery) -> Answer:
-        return self._opened().series(query)
-
-    def heat(self, query: HeatQuery) -> Heat:
-        return self._opened().heat(query)
-
-    def usage(self, query: UsageQuery) -> Usage:
-        return self._opened().usage(query)
-
-    def waste(self, query: UsageQuery, sizes: Mapping[str, ModelSize]) -> WasteFacts:
-        return self._opened().waste(query, sizes)
-
-    def idle(self, query: IdleQuery) -> list[IdleEpisode]:
-        return self._opened().idle(query)
-
-    def samples(self, query: SamplesQuery) -> SamplePage:
-        return self._opened().samples(query)
-
-    def overview(self, query: OverviewQuery) -> Overview:
-        return self._opened().overview(query)
-
-    def runs(self, query: RunsQuery) -> Runs:
-        return self._opened().runs(query)
-
-    def run(self, key: int) -> Run | None:
-        return self._opened().run(key)
-
-    def verdicts(self, queries: Sequence[VerdictQuery]) -> list[RunVerdict]:
-        return self._opened().verdicts(queries)
-
-    def moment(self, query: MomentQuery) -> Iterator[PastHost]:
-        return self._opened().moment(query)
-
-    def stats(self) -> StoreStats:
-        return self._opened().stats()
+    def __getattr__(self, name: str) -> Any:
+        """What answers a question: blocks until the store is open. Raises Temporary where it cannot be opened."""
+        if name not in _QUESTIONS:
+            raise AttributeError(name)
+        return getattr(self._opened(), name)
 
     def _opened(self) -> Store:
         store = self.wait()

@@ -34,7 +34,7 @@ from gpudeck.history.base import (
     VerdictQuery,
     WasteFacts,
 )
-from gpudeck.history.embedded.export import read_page
+from gpudeck.history.embedded.export import measure_file, read_page
 from gpudeck.history.embedded.journal import read_journal
 from gpudeck.history.embedded.keys import KeyRegistry, split_gpus
 from gpudeck.history.embedded.open_hour import LooseBatches, OpenHour
@@ -192,23 +192,18 @@ class EmbeddedStore:
     def stats(self) -> StoreStats:
         writer = self.writer
         with self._view() as view:
-            parts = {
-                name: int(view.connection.execute(f"SELECT total(length(body)) FROM {name}").fetchone()[0])  # noqa: S608
-                for name in ("chunks", "quarters", "host_hours", "fleet_quarters", "journal")
-            }
-            hosts = view.hosts().values()
-            oldest = min((host.first for host in hosts), default=None)
+            size = measure_file(view, self.path)
         return StoreStats(
             kind="embedded",
-            size_bytes=file_size(self.path),
+            size_bytes=size.file_bytes,
             samples_taken=writer.taken,
             samples_dropped=writer.dropped,
             samples_late=writer.late,
             rows=writer.rows,
-            oldest=oldest,
+            oldest=size.oldest,
             newest=self.newest,
             behind_seconds=0.0 if not writer.waiting else 1.0,
-            parts=parts,
+            parts={part.name: part.bytes for part in size.parts if part.bytes is not None},
             problem=writer.problem,
         )
 
@@ -402,8 +397,3 @@ def _make_run(
         ),
         energy_joules=part.joules if part.metered > 0 else None,
     )
-
-
-def file_size(path: Path) -> int:
-    files = (path, path.with_name(path.name + "-wal"))
-    return sum(file.stat().st_size for file in files if file.exists())

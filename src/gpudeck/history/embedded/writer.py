@@ -11,7 +11,6 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -74,8 +73,6 @@ class EmbeddedWriter:
         self.lock = threading.RLock()
         self.open_hours: dict[HourKey, OpenHour] = {}
         self._loose = LooseBatches()
-        self._starts: Counter[int] = Counter()
-        """How many open hours begin then."""
         self.summarized: int | None = None
         """Until when every open hour has a summary; None where they are so few that none is needed."""
         self._unsummarized: tuple[int, list[list[HourKey]]] | None = None
@@ -309,14 +306,12 @@ class EmbeddedWriter:
         found = self._connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(host, start),)).fetchone()
         before = self._last_before(host, start)
         open_hour = OpenHour(host, start, before, entry, self._loose, is_late=found is not None)
-        self._starts[start] += 1
         with self.lock:
             self.open_hours[host, start] = open_hour
         return open_hour
 
     def _forget_open(self) -> None:
         self.open_hours.clear()
-        self._starts.clear()
         self._due = []
         self._loose.clear()
 
@@ -398,7 +393,7 @@ class EmbeddedWriter:
         except Exception:
             log.exception("an hour of %s from %d on cannot be kept", self.keys.by_key[key[0]].name, key[1])
             with self.lock:
-                self.dropped += self._end_hour(key).samples
+                self.dropped += self.open_hours.pop(key).samples
 
     def _seal(self, keys: list[HourKey]) -> None:
         """One transaction. Readers see the open hours or the sealed rows, never both or neither."""
@@ -412,15 +407,9 @@ class EmbeddedWriter:
             self.keys.write_new()
             with self.lock:
                 self._connection.execute("COMMIT")
-                sealed = [self._end_hour(key) for key in keys]
+                sealed = [self.open_hours.pop(key) for key in keys]
         for one in sealed:
             self._sealed_last[one.host] = max(self._sealed_last.get(one.host, 0.0), one.newest)
-
-    def _end_hour(self, key: HourKey) -> OpenHour:
-        self._starts[key[1]] -= 1
-        if not self._starts[key[1]]:
-            del self._starts[key[1]]
-        return self.open_hours.pop(key)
 
     def _cut_journal(self) -> None:
         """Entries whose samples are all sealed are no longer needed."""
