@@ -118,11 +118,17 @@ class _Proxy(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         _, status, rest = self.path.split("/", 2)
-        self.send_response(int(status) if rest == "api/v1/stream" else 200)
+        is_stream = rest == "api/v1/stream"
+        self.send_response(int(status) if is_stream else 200)
+        self.send_header("Content-Type", "text/event-stream" if is_stream and status == "200" else "application/json")
+        refusal = b'{"error":{"code":"unauthorized","message":"log in"}}'
+        body = {"200": b"", "401": refusal, "502": b""}[status] if is_stream else b'{"status":"ok","version":"0.1.0"}'
+        if not is_stream or status != "200":
+            self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(b"" if rest == "api/v1/stream" else b'{"status":"ok","version":"0.1.0"}')
+        self.wfile.write(body)
         self.wfile.flush()
-        self.server.is_over.wait(5 if rest == "api/v1/stream" else 0)  # type: ignore[attr-defined]
+        self.server.is_over.wait(5 if is_stream and status == "200" else 0)  # type: ignore[attr-defined]
 
     def log_message(self, *_: object) -> None:
         pass

@@ -10,15 +10,14 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import urllib3
 from msgspec import Struct, field
 
 from gpudeck.alerts.notifiers.routes import BOT
 from gpudeck.alerts.notifiers.settings import NotifySettings
-from gpudeck.client import Client
+from gpudeck.client import Client, Forbidden
 from gpudeck.history.settings import DEMO_FILE, FILE
-from gpudeck.http_client import explain, find_distrust, open_pool
-from gpudeck.model.address import mask_password, open_socket
+from gpudeck.http_client import TROUBLE, find_distrust
+from gpudeck.model.address import open_socket
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.history import HistoryState
 from gpudeck.model.settings import Address
@@ -305,37 +304,25 @@ def _why_unreadable(named: str) -> str | None:
 
 
 def check_public(page: str, token: str | None) -> Iterator[Finding]:
-    shown, base = mask_password(page), page.rstrip("/")
+    client = Client(page.rstrip("/"), ANSWER_SECONDS, token=token, retries=0)
     try:
-        pool = open_pool(base, None, "environment")
-        answer = pool.request("GET", f"{base}/healthz", redirect=False, timeout=ANSWER_SECONDS)
-        if answer.status != 200 or b'"version"' not in answer.data:
-            step = "Check the proxy's path and path_prefix; the examples in deploy/nginx and deploy/caddy work."
-            yield _AREA.fail("proxy", f"{shown} answers {answer.status}, which is not the answer of a hub", step)
-            return
-        yield _AREA.ok("proxy", f"a hub answers at {shown}")
-        yield _try_stream(pool, base, token)
-    except (urllib3.exceptions.HTTPError, OSError, GpudeckError) as error:
-        reason = error.message if isinstance(error, GpudeckError) else mask_password(explain(error))
-        yield _AREA.fail("proxy", f"{shown} does not answer: {reason}", "Is the proxy running, and the name right?")
-
-
-def _try_stream(pool: urllib3.PoolManager, base: str, token: str | None) -> Finding:
-    headers = {"Accept": "text/event-stream"} | ({"Authorization": f"Bearer {token}"} if token else {})
-    answer = pool.request(
-        "GET", f"{base}/api/v1/stream", headers=headers, redirect=False, timeout=ANSWER_SECONDS, preload_content=False
-    )
+        client.get("/healthz")
+    except GpudeckError as error:
+        step = (
+            "Check that the proxy runs, its path and path_prefix; the examples in deploy/nginx and deploy/caddy work."
+        )
+        yield _AREA.fail("proxy", error.message.rstrip("."), step)
+        return
+    yield _AREA.ok("proxy", f"a hub answers at {client.shown}")
     try:
-        if answer.status in {401, 403}:
-            return _AREA.skip(
-                "stream", "the live stream needs a login", "Set $GPUDECK_TOKEN to a token with the role viewer."
-            )
-        if answer.status != 200:
-            return _AREA.fail("stream", f"the live stream answers {answer.status}", "Check the proxy's settings.")
-        answer.read(1)
-    except urllib3.exceptions.ReadTimeoutError:
+        with closing(client.stream_events()) as events:
+            next(events, None)
+    except Forbidden:
+        step = "Set $GPUDECK_TOKEN to a token with the role viewer."
+        yield _AREA.skip("stream", "the live stream needs a login", step)
+    except (GpudeckError, *TROUBLE) as error:
+        reason = error.message if isinstance(error, GpudeckError) else f"it sent nothing within {ANSWER_SECONDS:g} s"
         step = "Turn buffering off for the hub (nginx: proxy_buffering off; see deploy/nginx)."
-        return _AREA.fail("stream", f"the live stream sent nothing within {ANSWER_SECONDS:g} s", step)
-    finally:
-        answer.close()
-    return _AREA.ok("stream", "the live stream works")
+        yield _AREA.fail("stream", f"the live stream does not work: {reason.rstrip('.')}", step)
+    else:
+        yield _AREA.ok("stream", "the live stream works")
