@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from gpudeck.alerts.notifiers.routes import BOT
-from gpudeck.alerts.notifiers.settings import NotifySettings
+from gpudeck.alerts.notifiers.settings import NotifySettings, read_url
 from gpudeck.client import Client, Forbidden
 from gpudeck.history.settings import DEMO_FILE, FILE
 from gpudeck.http_client import TROUBLE, find_distrust
@@ -264,43 +264,31 @@ def check_messages(settings: NotifySettings, metrics: str) -> Iterator[Finding]:
         )
     counts = {(name, what): float(number) for what, name, number in _COUNTED.findall(metrics)}
     for name, channel in settings.channels.items():
-        if channel.url_file is not None and (reason := _why_unreadable(channel.url_file)):
-            yield _AREA.fail(
-                "messages", f"the file of the channel {name} {reason}", "Check url_file and its permissions."
-            )
-            continue
-        yield _judge(name, counts)
+        try:
+            read_url(name, channel)
+        except UsageError as error:
+            yield _AREA.fail("messages", error.message.rstrip("."), "Check url_file and its permissions.")
+        else:
+            yield _judge_channel(name, counts)
     if (BOT, "failed_total") in counts:
-        yield _judge(BOT, counts)
+        yield _judge_channel(BOT, counts)
 
 
-def _judge(name: str, counts: dict[tuple[str, str], float]) -> Finding:
-    return judge_channel(
-        name, *(counts.get((name, word), 0.0) for word in ("failed_total", "waiting", "given_up_total"))
+def _judge_channel(name: str, counts: dict[tuple[str, str], float]) -> Finding:
+    failed, waiting, given_up = (
+        counts.get((name, word), 0.0) for word in ("failed_total", "waiting", "given_up_total")
     )
-
-
-def judge_channel(name: str, failed: float, waiting: float, given_up: float) -> Finding:
-    option = " --user NAME" if name == BOT else ""
-    step = f"gpudeck notify test {name}{option} shows what its service answers."
     if given_up:
-        return _AREA.fail("messages", f"{given_up:.0f} messages to {name} could not be sent, and were dropped", step)
-    if waiting and failed:
-        return _AREA.fail(
-            "messages", f"{waiting:.0f} messages to {name} wait, after {failed:.0f} failed attempts", step
-        )
-    if failed:
-        return _AREA.warn(
-            "messages", f"{failed:.0f} attempts to send to {name} failed; no message is waiting now", step
-        )
-    return _AREA.ok("messages", f"all messages to {name} were sent")
-
-
-def _why_unreadable(named: str) -> str | None:
-    try:
-        return None if Path(named).expanduser().read_text().strip() else "is empty"
-    except (OSError, UnicodeError, RuntimeError) as error:
-        return f"cannot be read: {getattr(error, 'strerror', None) or error}"
+        told = f"{given_up:.0f} messages to {name} could not be sent, and were dropped"
+    elif waiting and failed:
+        told = f"{waiting:.0f} messages to {name} wait, after {failed:.0f} failed attempts"
+    elif failed:
+        told = f"{failed:.0f} attempts to send to {name} failed; no message is waiting now"
+    else:
+        return _AREA.ok("messages", f"all messages to {name} were sent")
+    judge = _AREA.fail if given_up or waiting else _AREA.warn
+    option = " --user NAME" if name == BOT else ""
+    return judge("messages", told, f"gpudeck notify test {name}{option} shows what its service answers.")
 
 
 def check_public(page: str, token: str | None) -> Iterator[Finding]:
