@@ -67,7 +67,7 @@ from gpudeck.reservations.requests import (
     describe,
 )
 from gpudeck.reservations.service import observe
-from gpudeck.reservations.store import MAX_LISTED, USER_LENGTH, ReservationQuery, tidy
+from gpudeck.reservations.store import MAX_LISTED, USER_LENGTH, ReservationQuery, normalize
 from gpudeck.server.addresses import count_as
 from gpudeck.server.asgi import ErrorDetail
 from gpudeck.server.rate_limits import RateLimiter
@@ -81,7 +81,7 @@ _STATUSES = (
 
 _ONE_OF = "give one of gpus, host (with indexes) and any"
 ANONYMOUS_BURST = 20
-STRANGERS_PER_SECOND = 1 / 60
+ANONYMOUS_PER_SECOND = 1 / 60
 """How much is reserved, changed and given back from one address without an account."""
 _Uuids = Annotated[list[Annotated[str, Meta(min_length=1, max_length=256)]], Meta(min_length=1, max_length=MAX_GPUS)]
 _Indexes = Annotated[
@@ -94,7 +94,7 @@ _User = Annotated[str, Meta(min_length=1, max_length=160, pattern=r"\S")]
 _SPAN = "^[1-9][0-9]{0,2}[hd]$"
 """For the API's document: one way to write a length."""
 _Number = Annotated[int, PathParameter(ge=1, le=2**53 - 1, description="The reservation's number")]
-MAX_BESIDE = 50
+MAX_NEARBY = 50
 """How many other reservations a preview lists."""
 KEPT_SECONDS = 31 * 86_400.0
 """How far back a calendar goes."""
@@ -146,7 +146,7 @@ class ReservationHandler:
         self._hub = hub
         self._auth = auth
         self.calendar = calendar
-        self._strangers = RateLimiter("reservations without an account", STRANGERS_PER_SECOND, ANONYMOUS_BURST)
+        self._anonymous = RateLimiter("reservations without an account", ANONYMOUS_PER_SECOND, ANONYMOUS_BURST)
 
     def now(self) -> float:
         return self.calendar.now()
@@ -170,7 +170,7 @@ class ReservationHandler:
 
     def count_anonymous(self, address: str) -> None:
         """Raises TooManyRequestsException where too much was asked from there without an account."""
-        wait = self._strangers.take(address, self.now())
+        wait = self._anonymous.take(address, self.now())
         if wait:
             told = f"without an account this is possible again in {show_span(wait)}"
             raise TooManyRequestsException(told, headers={"Retry-After": str(math.ceil(wait))})
@@ -189,8 +189,8 @@ class ReservationHandler:
             start=plan.span.start,
             end=plan.span.end,
             gpus=[_show_gpu(known[gpu.uuid], current.get(gpu.uuid)) for gpu in plan.gpus],
-            reservations=self.show_all(plan.beside[:MAX_BESIDE]),
-            is_cut=len(plan.beside) > MAX_BESIDE,
+            reservations=self.show_all(plan.nearby[:MAX_NEARBY]),
+            is_cut=len(plan.nearby) > MAX_NEARBY,
             time=self.now(),
         )
 
@@ -367,7 +367,7 @@ async def reserve_gpus(
 ) -> ShownReservation:
     """Reserve GPUs: those that are named, or any that fit."""
     caller = _find_asker(request, reservations)
-    user = _read_owner(data.user, caller) if caller.name else await reservations.check_anonymous(_tidy(data.user))
+    user = _read_owner(data.user, caller) if caller.name else await reservations.check_anonymous(_normalize(data.user))
     return await reservations.reserve(_read_draft(data, reservations.now()), caller, user)
 
 
@@ -385,7 +385,7 @@ async def preview_reservation(
     The same decision as when it is made, and the same refusals. Nothing is reserved, and nothing is set aside.
     """
     caller = caller_of(request)
-    user = _read_owner(data.user, caller) if caller.name else _tidy(data.user)
+    user = _read_owner(data.user, caller) if caller.name else _normalize(data.user)
     return await reservations.preview(_read_draft(data, reservations.now()), caller, user)
 
 
@@ -519,15 +519,15 @@ def _find_asker(request: AuthRequest, reservations: ReservationHandler) -> Calle
     return replace(caller, address=address)
 
 
-def _tidy(named: str | None) -> str | None:
-    user = None if named is None else tidy(named, USER_LENGTH)
+def _normalize(named: str | None) -> str | None:
+    user = None if named is None else normalize(named, USER_LENGTH)
     if user == "":
         raise ValidationException("user: a name has to have a character that can be seen")
     return user
 
 
 def _read_owner(named: str | None, caller: Caller) -> str | None:
-    user = _tidy(named)
+    user = _normalize(named)
     if user not in {None, caller.name} and not caller.is_at_least("admin"):
         raise PermissionDeniedException("only admins reserve for others")
     return user

@@ -1,7 +1,7 @@
 """Users whom a provider (OIDC, LDAP) identifies: which account each has, and what the provider last said about them.
 
 A user is known by the provider's own, unchangeable id; the name counts only when the account is made. So renaming
-somebody at the provider, or giving a name to another user, gives no one another's account.
+a user at the provider, or giving a name to another user, gives no one another's account.
 """
 
 import logging

@@ -101,11 +101,11 @@ class _NodeSpec(Struct):
     unschedulable: bool = False
 
 
-class _Node(Struct):
+class _ApiNode(Struct):
     spec: _NodeSpec = field(default_factory=_NodeSpec)
 
 
-_Answer = TypeVar("_Answer", _PodList, _SliceList, _Node)
+_Answer = TypeVar("_Answer", _PodList, _SliceList, _ApiNode)
 
 
 class ApiServer:
@@ -129,7 +129,7 @@ class ApiServer:
     def read_is_cordoned(self) -> bool:
         """False where the account may not ask. Raises Temporary."""
         try:
-            node = self._ask(f"/api/v1/nodes/{self._node}?resourceVersion=0", _Node)
+            node = self._ask(f"/api/v1/nodes/{self._node}?resourceVersion=0", _ApiNode)
         except Refused:
             return False
         return node is not None and node.spec.unschedulable

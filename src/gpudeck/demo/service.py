@@ -38,7 +38,7 @@ _AGAIN_SECONDS: Final = 1800.0
 
 
 class Demo:
-    """What a hub of a simulated fleet has in place of what it would read, and beside it."""
+    """What a hub of a simulated fleet has instead of and in addition to what it would read."""
 
     def __init__(self, hosts: int, days: float, data_dir: Path, *, until: float, min_free: int) -> None:
         self._fleet = SimulatedFleet(hosts, SEED)

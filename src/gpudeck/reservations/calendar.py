@@ -56,7 +56,7 @@ from gpudeck.reservations.store import (
     end_claims,
     is_as_before,
     new_row,
-    tidy,
+    normalize,
     write_change,
     write_release,
 )
@@ -173,8 +173,8 @@ class ReservationCalendar:
             span, gpus = await self._decide(reading, draft, owner, known, by or owner)
             hosts = {gpu.host for gpu in gpus}
             others = await self._overlapping(reading, None, span.start, span.end)
-        beside = [one for one in others if any(gpu.host in hosts for gpu in one.gpus)]
-        return ReservationPlan(span, gpus, beside)
+        nearby = [one for one in others if any(gpu.host in hosts for gpu in one.gpus)]
+        return ReservationPlan(span, gpus, nearby)
 
     async def change(self, number: int, change: Change, by: Requester, known: Known) -> ReservationEdit:
         """All of it or nothing. What was until now stays as it was: of one that runs, only the rest is changed. Where
@@ -196,7 +196,7 @@ class ReservationCalendar:
                 "start": span.start,
                 "end": span.end,
                 "user": owner.name,
-                "note": before.note if change.note is None else tidy(change.note, NOTE_LENGTH),
+                "note": before.note if change.note is None else normalize(change.note, NOTE_LENGTH),
             }
             if is_as_before(before, values, gpus):
                 return ReservationEdit(before, before)

@@ -319,12 +319,12 @@ class ReservationEdit(Struct, frozen=True):
 
 
 class ReservationPlan(Struct, frozen=True):
-    """The time and the GPUs that a new reservation would have. `beside` are all reservations on the same hosts within
+    """The time and the GPUs that a new reservation would have. `nearby` are all reservations on the same hosts within
     that time, by their start."""
 
     span: ReservationSpan
     gpus: list[ReservedGpu]
-    beside: list[Reservation]
+    nearby: list[Reservation]
 
 
 def changed_span(before: Reservation, change: Change, now: float) -> ReservationSpan:

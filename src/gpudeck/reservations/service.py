@@ -84,10 +84,10 @@ class Reconciler:
     def _look_at(self, one: Reservation, seen: Mapping[str, ObservedGpu], now: float, found: ReconcileResult) -> None:
         logins = self._logins_of(one.user)
         for gpu in one.gpus:
-            strangers = _other_users(seen.get(gpu.uuid), logins)
-            found.marks[gpu.uuid] = ReservationMark(show_at_gpu(one), _describe_conflict(one, strangers), one.start)
-            for stranger in strangers:
-                self._emit_conflict(one, gpu, stranger, now, found)
+            occupants = _other_users(seen.get(gpu.uuid), logins)
+            found.marks[gpu.uuid] = ReservationMark(show_at_gpu(one), _describe_conflict(one, occupants), one.start)
+            for occupant in occupants:
+                self._emit_conflict(one, gpu, occupant, now, found)
         if one.used_at is None and any(_has_owner(seen.get(gpu.uuid), logins) for gpu in one.gpus):
             found.used.append(one)
         elif one.used_at is None and one.kind == "reservation":
@@ -132,12 +132,12 @@ class Reconciler:
             found.events.append(_event(one.end, "reservation_overrun", title, one, gpu=gpu, user=staying[0]))
 
     def _emit_conflict(
-        self, one: Reservation, gpu: ReservedGpu, stranger: Occupant, now: float, found: ReconcileResult
+        self, one: Reservation, gpu: ReservedGpu, occupant: Occupant, now: float, found: ReconcileResult
     ) -> None:
-        user = stranger.user or ""
+        user = occupant.user or ""
         if not self._is_new(one, gpu, user):
             return
-        began = now if stranger.started_at is None else max(one.start, min(now, stranger.started_at))
+        began = now if occupant.started_at is None else max(one.start, min(now, occupant.started_at))
         what = "is claimed for" if one.kind == "claim" else "is reserved by"
         title = f"{user} is on GPU {gpu.label} of {gpu.host}, which {what} {one.user}"
         found.events.append(_event(began, "reservation_conflict", title, one, gpu=gpu, user=user))
@@ -179,12 +179,12 @@ def _other_users(seen: ObservedGpu | None, logins: frozenset[str] | None) -> lis
     return list(others.values())
 
 
-def _describe_conflict(one: Reservation, strangers: Sequence[Occupant]) -> str | None:
-    if not strangers:
+def _describe_conflict(one: Reservation, occupants: Sequence[Occupant]) -> str | None:
+    if not occupants:
         return None
-    names = " and ".join(stranger.user or "" for stranger in strangers[:3])
+    names = " and ".join(occupant.user or "" for occupant in occupants[:3])
     what = "claimed for" if one.kind == "claim" else "reserved by"
-    return f"{names} {'is' if len(strangers) == 1 else 'are'} on it, though it is {what} {one.user}"
+    return f"{names} {'is' if len(occupants) == 1 else 'are'} on it, though it is {what} {one.user}"
 
 
 def _has_owner(seen: ObservedGpu | None, logins: frozenset[str] | None) -> bool:

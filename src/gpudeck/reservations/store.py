@@ -189,7 +189,7 @@ def _can_be_kept(text: str | None) -> bool:
     return text is None or not any(char == "\0" or "\ud800" <= char <= "\udfff" for char in text)
 
 
-def tidy(text: str, most: int) -> str:
+def normalize(text: str, most: int) -> str:
     """One line of text in any script: without control characters and halves of characters, which no database takes.
 
     Marks that join letters stay: whole scripts need them. Output on a terminal removes control characters itself.
@@ -201,12 +201,12 @@ def tidy(text: str, most: int) -> str:
 def new_row(user: str, by: str, span: ReservationSpan, note: str, now: float) -> dict[str, Any]:
     return {
         "kind": "reservation",
-        "user": tidy(user, USER_LENGTH),
+        "user": normalize(user, USER_LENGTH),
         "start": span.start,
         "end": span.end,
-        "note": tidy(note, NOTE_LENGTH),
+        "note": normalize(note, NOTE_LENGTH),
         "created_at": now,
-        "created_by": tidy(by, USER_LENGTH),
+        "created_by": normalize(by, USER_LENGTH),
         "changed_at": now,
     }
 
@@ -242,7 +242,7 @@ async def write_change(
 
 async def write_release(writing: ReservationTransaction, before: Reservation, reason: str, now: float) -> Reservation:
     """What has begun ends now; what has not is as if it had never been."""
-    values: dict[str, Any] = {"released_at": now, "release_reason": tidy(reason, 256), "changed_at": now}
+    values: dict[str, Any] = {"released_at": now, "release_reason": normalize(reason, 256), "changed_at": now}
     if now > before.start:
         values["end"] = min(before.end, max(before.start, float(math.floor(now))))
     return await writing.change(before, values)

@@ -228,7 +228,7 @@ def parse_page(body: bytes, wanted: frozenset[str]) -> Page:
     samples: list[Sample] = []
     unread: list[str] = []
     left_out = 0
-    parser = _Parser()
+    parser = _TableParser()
     *lines, rest = body.decode(errors="replace").split("\n")
     for line in lines:
         found = _NAME.match(line)
@@ -243,7 +243,7 @@ def parse_page(body: bytes, wanted: frozenset[str]) -> Page:
     return Page(samples, _explain(unread, rest, left_out))
 
 
-class _Parser:
+class _TableParser:
     """Parses the lines of one page. The labels that it has parsed it knows again."""
 
     def __init__(self) -> None:
