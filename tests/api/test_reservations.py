@@ -154,8 +154,8 @@ def test_audit_log_has_before_and_after(site: Site) -> None:
     entry = asyncio.run(site.auth.audit.list())[0]
     assert (entry.who, entry.action, entry.subject) == ("ada (token 5)", "change reservation", "reservation 1")
     assert entry.details == (
-        "before: ada, GPU 0 of gpu01, 2026-09-21T14:13Z to 2026-09-21T18:13Z, note 'short'; "
-        "after: ada, GPU 0 of gpu01, 2026-09-21T14:13Z to 2026-09-21T20:13Z, note 'short'"
+        "before: ada, GPU 0 of gpu01, 2026-09-21 14:13 UTC to 2026-09-21 18:13 UTC, note 'short'; "
+        "after: ada, GPU 0 of gpu01, 2026-09-21 14:13 UTC to 2026-09-21 20:13 UTC, note 'short'"
     )
 
 

@@ -5,7 +5,7 @@ A healthy fleet is quiet with the defaults. Imports no database: a base install 
 
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
@@ -20,7 +20,6 @@ _MINUTE = 60.0
 _HOUR = 3600.0
 _DAY = 86_400.0
 _Glob = Annotated[str, Meta(min_length=1, max_length=256)]
-_MAX_KEPT: Final = 50_000
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -220,11 +219,6 @@ class AlertSettings(Struct, frozen=True):
         """Those of the operator, by name."""
         return {name: rule for name, rule in self.rules.items() if rule.expr is not None}
 
-    @property
-    def rule_names(self) -> tuple[str, ...]:
-        """Those of the hub and of the operator."""
-        return (*DEFAULTS, *self.own_rules)
-
 
 def _check(rules: Mapping[str, RuleChange]) -> None:
     problems = []
@@ -244,7 +238,7 @@ LimitsByRule = Mapping[str, Limits]
 
 
 class Thresholds:
-    """`of` answers once a second for every host: what was worked out is kept."""
+    """The limits of all rules, for each host and model."""
 
     def __init__(self, settings: AlertSettings, defaults: LimitsByRule | None = None) -> None:
         """`defaults` are those of this fleet, where they are not the usual ones."""
@@ -253,7 +247,6 @@ class Thresholds:
         for name, change in settings.rules.items():
             self._base[name] = change_limits(self._base[name], change)
         self._overrides = settings.overrides
-        self._kept: dict[tuple[str, str], tuple[dict[str, str], LimitsByRule]] = {}
 
     @property
     def by_model(self) -> bool:
@@ -264,13 +257,15 @@ class Thresholds:
         """Those of a host, or of its GPUs of that model."""
         if not self._overrides:
             return self._base
-        kept = self._kept.get((host, model))
-        if kept is not None and kept[0] == labels:
-            return kept[1]
-        if len(self._kept) >= _MAX_KEPT:
-            self._kept.clear()
-        made = self._make(host, labels, model)
-        self._kept[host, model] = (dict(labels), made)
+        made = dict(self._base)
+        for override in self._overrides:
+            if (
+                (override.hosts is None or fnmatchcase(host, override.hosts))
+                and (override.models is None or fnmatchcase(model.lower(), override.models.lower()))
+                and override.labels.items() <= labels.items()
+            ):
+                for name, change in override.rules.items():
+                    made[name] = change_limits(made[name], change)
         return made
 
     def loosest(self, rule: str) -> Limits:
@@ -290,18 +285,6 @@ class Thresholds:
             clear=min(above) - (max(above) - min(clear)) if above and clear else None,
             clear_after=max(one.clear_after for one in reached),
         )
-
-    def _make(self, host: str, labels: Mapping[str, str], model: str) -> LimitsByRule:
-        made = dict(self._base)
-        for override in self._overrides:
-            if (
-                (override.hosts is None or fnmatchcase(host, override.hosts))
-                and (override.models is None or fnmatchcase(model.lower(), override.models.lower()))
-                and override.labels.items() <= labels.items()
-            ):
-                for name, change in override.rules.items():
-                    made[name] = change_limits(made[name], change)
-        return made
 
 
 def own_limits(rule: RuleChange) -> Limits:

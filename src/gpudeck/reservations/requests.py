@@ -3,7 +3,6 @@ held to, and the errors that refuse one, with a sentence for people and a code f
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from itertools import accumulate
 
 from msgspec import Struct
@@ -13,6 +12,7 @@ from gpudeck.model.gpu_request import MAX_GPUS, GpuRequest, explain_impossible, 
 from gpudeck.model.gpu_state import Availability, HealthLevel
 from gpudeck.model.reservation import Reservation, ReservedGpu
 from gpudeck.model.text import show_count, show_exactly, show_length
+from gpudeck.model.times import show_utc
 from gpudeck.reservations.settings import DAY, ReservationSettings
 
 LATE_SECONDS = 120.0
@@ -126,7 +126,7 @@ def check_limits(
             "longest", f"{show_exactly(span.length)} is too long: the longest is {show_exactly(settings.longest)}"
         )
     if span.start - now > settings.ahead:
-        ahead, most = _compare(span.start - now, settings.ahead)
+        ahead, most = show_exactly(span.start - now), show_exactly(settings.ahead)
         raise _limit("ahead", f"{ahead} ahead is too early: reservations are made {most} ahead")
     before = peak(others)
     if before + len(gpus) > settings.most_gpus:
@@ -148,20 +148,10 @@ def _limit(name: str, message: str) -> ReservationRefused:
     )
 
 
-def _compare(wanted: float, most: float) -> tuple[str, str]:
-    """Two lengths in words, exact where they would read the same."""
-    show = show_exactly if show_length(wanted) == show_length(most) else show_length
-    return show(wanted), show(most)
-
-
 def describe(one: Reservation) -> str:
     """For the audit log, in UTC."""
     note = f", note {one.note!r}" if one.note else ""
-    return f"{one.user}, {name_gpus(one.gpus)}, {_write_utc(one.start)} to {_write_utc(one.end)}{note}"
-
-
-def _write_utc(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%MZ")
+    return f"{one.user}, {name_gpus(one.gpus)}, {show_utc(one.start)} to {show_utc(one.end)}{note}"
 
 
 _SEE = "`gpudeck show` has all hosts and GPUs."
