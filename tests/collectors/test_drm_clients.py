@@ -97,7 +97,7 @@ def test_number_of_a_closed_file_that_is_used_again_is_no_client(tmp_path: Path)
     put_link(tmp_path / "42/fd/6", "/home/alice/notes.txt")
     put(tmp_path / "42/fdinfo/6", "pos: 0")
     later = search.find(1.0, {}, {"renderD128": ADDRESS})
-    assert (later.found, later.mute) == ({})
+    assert (later.found, later.mute) == ({}, frozenset())
 
 
 def test_partitions_of_a_board_are_added_up(tmp_path: Path) -> None:
