@@ -131,7 +131,7 @@ def test_what_device_plugins_call_an_instance(device: str, expected: list[int]) 
 def test_an_instance_of_which_only_the_board_is_known_makes_that_board_unknown(device: str) -> None:
     found = GpuFinder([*MIGS, *GPUS[1:]]).find("nvidia.com/mig-3g.40gb", device)
     assert list(found.gpus) == [gpu.uuid for gpu in MIGS]
-    assert found.why == "which instance of this board that is cannot be told"
+    assert found.why == "which instance of this board that is, is not known"
     assert GpuFinder([MIGS[0], *GPUS[1:]]).find(RESOURCE, device).why is None
 
 

@@ -15,8 +15,7 @@ from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import name_fleet
-from gpudeck.demo.scheduler import DemoScheduler
-from gpudeck.demo.service import DemoInbox, DemoScenario
+from gpudeck.demo.service import DemoInbox, DemoScenario, DemoScheduler
 from gpudeck.demo.story import PRICES, DemoReservation, plan_queue, plan_reservations, priced
 from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings

@@ -79,8 +79,8 @@ class CgroupWatch:
             try:
                 values[name] = reader(*groups[controller])
             except (OSError, ValueError, KeyError) as error:
-                told = error.strerror if isinstance(error, OSError) else f"{type(error).__name__} {error}"
-                reasons[name] = f"{groups[controller][0]}: {told}"[:1000]
+                why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__} {error}"
+                reasons[name] = f"{groups[controller][0]}: {why}"[:1000]
         allotted = [cores for name in ("quota", "cpus") if (cores := values.get(name)) is not None]
         memory, limit = values.get("memory_used_bytes"), values.get("memory_limit_bytes")
         return JobCgroup(

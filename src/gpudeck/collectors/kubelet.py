@@ -127,8 +127,8 @@ class _GrpcAnswer:
     def message(self) -> bytes:
         status = self._headers.get("grpc-status")
         if status != "0":
-            told = clean(unquote(self._headers.get("grpc-message", "")))[:200].rstrip(".")
-            raise Temporary(f"the call failed (HTTP {self._headers.get(':status')}, gRPC {status}): {told}.")
+            detail = clean(unquote(self._headers.get("grpc-message", "")))[:200].rstrip(".")
+            raise Temporary(f"the call failed (HTTP {self._headers.get(':status')}, gRPC {status}): {detail}.")
         if len(self._body) < _MESSAGE_HEAD or self._body[0] != 0:
             raise ValueError("not one plain message")
         if int.from_bytes(self._body[1:_MESSAGE_HEAD], "big") != len(self._body) - _MESSAGE_HEAD:

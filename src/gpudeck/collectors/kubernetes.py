@@ -125,7 +125,7 @@ class GpuFinder:
 
     def _one_of(self, board: str) -> FoundGpus:
         gpus = self._named.get(board.lower(), ())
-        return FoundGpus(gpus, "which instance of this board that is cannot be told" if len(gpus) > 1 else None)
+        return FoundGpus(gpus, "which instance of this board that is, is not known" if len(gpus) > 1 else None)
 
 
 class PodReading(Struct, frozen=True):
@@ -208,7 +208,7 @@ class PodWatch:
         self._reading: PodReading | None = None
         self._read_at = 0.0
         self._problem = _NOT_READ_YET
-        self._strange_pods = False
+        self._has_unknown_pods = False
         self._logged: set[str] = set()
 
     def add_to(self, report: Report) -> Report:
@@ -263,7 +263,7 @@ class PodWatch:
         while True:
             try:
                 reader = reader or _PodReader(self._settings.socket, make_api(self._settings.user_label))
-                self._reading = reader.read(self._clock(), ask_names=self._strange_pods)
+                self._reading = reader.read(self._clock(), ask_names=self._has_unknown_pods)
             except Exception as error:
                 known = error if isinstance(error, PluginError) else Wrong(f"{type(error).__name__}: {error}.")
                 self._problem = f"the kubelet cannot be read: {str(known).rstrip('.')}"[:1000]
@@ -271,7 +271,7 @@ class PodWatch:
                     log.warning("%s", self._problem, exc_info=known if isinstance(known, Wrong) else None)
                 failing = True
             else:
-                self._read_at, self._strange_pods = self._clock(), False
+                self._read_at, self._has_unknown_pods = self._clock(), False
                 if failing:
                     log.info("the kubelet can be read again")
                 failing = False
@@ -286,7 +286,7 @@ class PodWatch:
         def name(process: Process) -> Process:
             found = named.get(process.job or "")
             if found is None:
-                self._strange_pods |= _looks_like_uid(process.job)
+                self._has_unknown_pods |= _looks_like_uid(process.job)
                 return process
             return name_process(process, *found)
 
@@ -299,7 +299,7 @@ class PodWatch:
 
 
 def _may_exist(folder: str) -> bool:
-    """Also where it is not permitted to look: that will be told when the socket is opened."""
+    """Also where it is not permitted to look: that shows when the socket is opened."""
     try:
         return stat.S_ISDIR(os.stat(folder).st_mode)  # noqa: PTH116 - as above
     except PermissionError:
@@ -348,8 +348,8 @@ class _PodReader:
                 if any(one.claimed for one in containers):
                     reading = replace(reading, devices=self._api.read_devices())
             except PluginError as error:
-                told = str(error).rstrip(".")
-                reading = replace(reading, problem=f"the pods' labels, owners and phases are not known: {told}")
+                why = str(error).rstrip(".")
+                reading = replace(reading, problem=f"the pods' labels, owners and phases are not known: {why}")
         self._last = reading
         return reading
 

@@ -217,7 +217,7 @@ def _read_text(read: Callable[[], str]) -> str:
 
 def read_driver_version(nvml: Any) -> str | None:
     """None where it is not known. Raises NVMLError where nothing can be read at all."""
-    return _read_if_told(nvml, nvml.nvmlSystemGetDriverVersion) or None
+    return _read_if_available(nvml, nvml.nvmlSystemGetDriverVersion) or None
 
 
 def read_uuid(nvml: Any, handle: Any) -> str:
@@ -230,19 +230,19 @@ def read_uuid(nvml: Any, handle: Any) -> str:
 
 def read_name(nvml: Any, handle: Any) -> str:
     """The model, or some word for it. Raises NVMLError where nothing of the device can be read."""
-    return _read_if_told(nvml, lambda: nvml.nvmlDeviceGetName(handle)) or _UNNAMED
+    return _read_if_available(nvml, lambda: nvml.nvmlDeviceGetName(handle)) or _UNNAMED
 
 
 def identify(nvml: Any, handle: Any, index: int) -> GpuReading:
     """A board without its values. Raises NVMLError where nothing of it can be read."""
     uuid, name = read_uuid(nvml, handle), read_name(nvml, handle)
-    written = _read_if_told(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+    written = _read_if_available(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
     # As the kernel writes it (0000:18:00.0): NVML gives the domain eight digits.
     address = written[4:] if len(written) == len("00000000:18:00.0") else written
     return GpuReading(uuid, index, name, "nvidia", pci_address=address or None)
 
 
-def _read_if_told(nvml: Any, read: Callable[[], str]) -> str:
+def _read_if_available(nvml: Any, read: Callable[[], str]) -> str:
     try:
         return _read_text(read)
     except nvml.NVMLError as error:

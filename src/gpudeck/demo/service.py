@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from gpudeck.alerts.notifiers.rendering import Message
-from gpudeck.collectors.simulated import SimulatedFleet
+from gpudeck.collectors.simulated import SimulatedFleet, SimulatedJob
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import name_fleet
 from gpudeck.demo.backfill import SEED, Backfill
-from gpudeck.demo.scheduler import DemoScheduler
 from gpudeck.demo.story import MIN_DAYS, DemoRequest, plan_maintenance, plan_queue, plan_reservations, priced
 from gpudeck.events.service import EventLog
 from gpudeck.fleet.hub import Hub
@@ -20,6 +19,7 @@ from gpudeck.fleet.observers import Service
 from gpudeck.history.settings import UsageSettings
 from gpudeck.maintenance.service import MaintenanceWindows
 from gpudeck.model import clock
+from gpudeck.model.allocation import Allocation
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.event import make_event
@@ -27,7 +27,7 @@ from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.requests import ReservationSpan
 from gpudeck.reservations.store import ReservationQuery, ReservationStore, new_row
-from gpudeck.schedulers.base import Scheduler
+from gpudeck.schedulers.base import Scheduler, SchedulerNode, SchedulerState
 
 _AT_ONCE: Final = 10
 _SETTLED_SECONDS: Final = 4.0
@@ -35,6 +35,17 @@ _SETTLED_SECONDS: Final = 4.0
 _ASK_SECONDS: Final = 20.0
 _AGAIN_SECONDS: Final = 1800.0
 """After a request was met, its user waits for the next GPUs."""
+_AHEAD_SECONDS: Final = 240.0
+"""A job has its GPUs for some minutes before its program is on them."""
+_LIMIT_SECONDS: Final = 6 * 3600
+"""Users ask for whole quarters of a day."""
+_NAMES: Final = {
+    "training": "train",
+    "loader": "preprocess",
+    "notebook": "jupyter",
+    "inference": "serve",
+    "holder": "debug",
+}
 
 
 class Demo:
@@ -171,3 +182,48 @@ class DemoScenario(Service):
                     await self._queue.ask(one.id)
                     await asyncio.sleep(_ASK_SECONDS)
             await asyncio.sleep(_AGAIN_SECONDS)
+
+
+class DemoScheduler:
+    """`schedulers.base.Scheduler` of a simulated fleet. Nodes with MIG instances are left out."""
+
+    name = "demo"
+    origin = "Slurm (demo)"
+    pause = 10.0
+
+    def __init__(self, fleet: SimulatedFleet, now: clock.Clock = clock.wall) -> None:
+        self._fleet = fleet
+        self._now = now
+
+    async def read(self) -> SchedulerState:
+        now = self._now()
+        stations = (self._fleet.station(number) for number in range(len(self._fleet.names)))
+        hosts = [
+            station
+            for station in stations
+            if station.host.in_slurm and all(slot.parent is None for slot in station.host.slots)
+        ]
+        nodes = {}
+        for station in hosts:
+            gpus: dict[int, Allocation] = {}
+            for slot in station.host.slots:
+                jobs = (station.timeline.tenure(slot.number, at).run for at in (now, now + _AHEAD_SECONDS))
+                job = next((job for job in jobs if job is not None and job.job is not None), None)
+                if job is not None:
+                    gpus[slot.index] = self._allocate(job, station.host.group)
+            nodes[station.host.name] = SchedulerNode((station.host.name,), len(station.host.slots), gpus)
+        return SchedulerState(nodes)
+
+    def _allocate(self, job: SimulatedJob, group: str) -> Allocation:
+        length = (job.end - job.start) // _LIMIT_SECONDS * _LIMIT_SECONDS + _LIMIT_SECONDS
+        return Allocation(
+            self.name,
+            job.job or "",
+            name=_NAMES[job.kind],
+            user=job.user,
+            account=self._fleet.group_of(job.user),
+            partition=group,
+            since=job.start - _AHEAD_SECONDS,
+            until=job.start - _AHEAD_SECONDS + length,
+            number=job.job,
+        )

@@ -38,15 +38,15 @@ class ManagedHosts(Provider):
         """Raises UsageError when the file is there and makes no sense."""
         self._file = file
         self._entries = _read_entries(file)
-        self._untold = 1
+        self._unreported = 1
         self._on_change: Callable[[ManagedHostList], None] | None = None
         self._changed = asyncio.Event()
         self._changed.set()
 
     async def find(self) -> list[Target]:
         await self._changed.wait()
-        self._untold -= 1
-        if not self._untold:
+        self._unreported -= 1
+        if not self._unreported:
             self._changed.clear()
         return self.targets()
 
@@ -100,7 +100,7 @@ class ManagedHosts(Provider):
         self._notify()
 
     def _notify(self) -> None:
-        self._untold = 2  # an empty list counts only when it is reported twice
+        self._unreported = 2  # an empty list counts only when it is reported twice
         self._changed.set()
 
     def _write(self, entries: list[HostEntry]) -> None:

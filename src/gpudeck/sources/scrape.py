@@ -385,13 +385,13 @@ class ScrapeSource:
         names = {sample.name for sample in page.samples}
         exporter = next((each for each in all_exporters() if each.is_recognised_by(names)), None)
         if exporter is None:
-            raise self._explain_strange(page)
+            raise self._explain_unknown(page)
         failed = exporter.failed
         if failed and any(each.name == failed.series and each.value == failed.value for each in page.samples):
             raise Temporary(f"{self._url}: {exporter.name} says that it could not read its GPUs.", _SEE_ITS_LOG)
         return exporter
 
-    def _explain_strange(self, page: Page) -> Temporary | Absent:
+    def _explain_unknown(self, page: Page) -> Temporary | Absent:
         if self._gpus.has_known_gpus:
             return Temporary(f"{self._url} lists no GPU any more.", _SEE_ITS_LOG)
         if page.problems:

@@ -226,7 +226,7 @@ class SimulatedFleet:
         self.names: tuple[str, ...] = tuple(f"gpu{number:0{width}d}" for number in range(1, hosts + 1))
         self._seed = seed
         self._cast = choose_first_hosts(seed, hosts)
-        self._crowd = LabUsers(seed, hosts)
+        self._users = LabUsers(seed, hosts)
         self._blocks = cache_blocks()
         self._stations: dict[int, HostSimulator] = {}
 
@@ -249,10 +249,10 @@ class SimulatedFleet:
 
     @property
     def logins(self) -> list[str]:
-        return [user.name for user in self._crowd.users]
+        return [user.name for user in self._users.users]
 
     def group_of(self, login: str) -> str | None:
-        return next((user.group for user in self._crowd.users if user.name == login), None)
+        return next((user.group for user in self._users.users if user.name == login), None)
 
     def station(self, number: int) -> HostSimulator:
         station = self._stations.get(number)
@@ -260,7 +260,7 @@ class SimulatedFleet:
             name = self.names[number]
             machine = self._cast[number] if number < len(self._cast) else choose_further_host(self._seed, number)
             host = build_host(self._seed, number, name, *machine)
-            station = HostSimulator(host, Timeline(self._seed, host, self._crowd, self._blocks))
+            station = HostSimulator(host, Timeline(self._seed, host, self._users, self._blocks))
             self._stations[number] = station
         return station
 

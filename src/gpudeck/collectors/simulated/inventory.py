@@ -225,7 +225,7 @@ class JobArrivals(Struct, frozen=True):
     length_scale: float = 1.0
 
 
-_ALL_KINDS: dict[Kind, float] = {kind: habit.weight for kind, habit in PROFILES.items()}
+_ALL_KINDS: dict[Kind, float] = {kind: profile.weight for kind, profile in PROFILES.items()}
 _STEADY_KINDS: dict[Kind, float] = {"training": 3.0, "loader": 1.0}
 _BLOCK_S = 2 * 86_400
 

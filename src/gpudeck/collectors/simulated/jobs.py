@@ -47,13 +47,13 @@ class SimulatedJob(Struct, frozen=True):
 
 
 class Tenure(Struct, frozen=True):
-    """A slot's time from `start` to `end`, in which `run` was on it. For an empty slot this holds from `told_from` on
+    """A slot's time from `start` to `end`, in which `run` was on it. For an empty slot this holds from `known_from` on
     only."""
 
     start: float
     end: float
     run: SimulatedJob | None
-    told_from: float
+    known_from: float
 
 
 class _JobBlock(Struct, frozen=True):
@@ -74,11 +74,11 @@ def cache_blocks() -> BlockCache:
 class Timeline:
     """The jobs of one host. `blocks` is the store of blocks already worked out; it is shared and bounded."""
 
-    def __init__(self, seed: int, host: HostSpec, crowd: LabUsers, blocks: BlockCache) -> None:
-        self._seed, self._host, self._crowd, self._blocks = seed, host, crowd, blocks
+    def __init__(self, seed: int, host: HostSpec, users: LabUsers, blocks: BlockCache) -> None:
+        self._seed, self._host, self._users, self._blocks = seed, host, users, blocks
         self._life = host.life
-        self._tempo = arrivals_of(host.mishap)
-        self._presence = {kind: PROFILES[kind].presence for kind in self._tempo.weights}
+        self._arrivals = arrivals_of(host.mishap)
+        self._presence = {kind: PROFILES[kind].presence for kind in self._arrivals.weights}
 
     def tenure(self, slot: int, t: float) -> Tenure:
         """Who is on the slot at `t`, since when and until when. An empty slot looks back one block at most."""
@@ -132,7 +132,7 @@ class Timeline:
         free = [slot for slot in self._host.slots if slot.takes_jobs]
         runs = []
         while free:
-            if rng.random() > self._tempo.filled:
+            if rng.random() > self._arrivals.filled:
                 free.pop(0)
                 continue
             kind = pick(rng, self._presence)
@@ -169,7 +169,7 @@ class Timeline:
         free_until.update((slot, run.start) for run in crossing_out for slot in run.slots)
         if not self._life.boots_at(number + 1):
             # What is empty at the edge is so in the middle of a wait, and who crosses it has waited before.
-            free_until = {slot: t - rng.expovariate(1 / self._tempo.gap_s) for slot, t in free_until.items()}
+            free_until = {slot: t - rng.expovariate(1 / self._arrivals.gap_s) for slot, t in free_until.items()}
         runs = []
         while free_from:
             first = min(free_from, key=free_from.__getitem__)
@@ -184,10 +184,10 @@ class Timeline:
     def _next_run(
         self, rng: Random, first: int, free_from: dict[int, float], free_until: dict[int, float]
     ) -> SimulatedJob | None:
-        tempo, all_slots = self._tempo, self._host.slots
-        asked = later(free_from[first], rng.expovariate(1 / tempo.gap_s))
-        kind = pick(rng, tempo.weights)
-        length = max(tempo.shortest_s, PROFILES[kind].length_s(rng) * tempo.length_scale)
+        arrivals, all_slots = self._arrivals, self._host.slots
+        asked = later(free_from[first], rng.expovariate(1 / arrivals.gap_s))
+        kind = pick(rng, arrivals.weights)
+        length = max(arrivals.shortest_s, PROFILES[kind].length_s(rng) * arrivals.length_scale)
         near = [
             slot
             for slot in sorted(free_from, key=free_from.__getitem__)
@@ -197,10 +197,10 @@ class Timeline:
         slots = candidates[: pick_size(rng, kind, _mates(candidates))]
         start = float(round(max(asked, *(free_from[slot.number] for slot in slots))))
         end = float(round(min(start + length, *(free_until[slot.number] for slot in slots))))
-        return self._run(rng, kind, slots, start, end) if end - start >= tempo.shortest_s else None
+        return self._run(rng, kind, slots, start, end) if end - start >= arrivals.shortest_s else None
 
     def _run(self, rng: Random, kind: Kind, slots: list[GpuSlot], start: float, end: float) -> SimulatedJob:
-        work = draw_work(rng, kind, brisk=self._tempo.length_scale < 1, gpus=len(slots))
+        work = draw_work(rng, kind, brisk=self._arrivals.length_scale < 1, gpus=len(slots))
         guest = self._guest(rng, work, rng.choice(slots), start, end)
         return self._signed(rng, work, sorted(slots, key=lambda slot: slot.number), start, end, guest=guest)
 
@@ -224,7 +224,7 @@ class Timeline:
         guest: SimulatedJob | None = None,
         as_guest: bool = False,
     ) -> SimulatedJob:
-        user = self._crowd.pick(rng, self._host.group)
+        user = self._users.pick(rng, self._host.group)
         project = rng.choice(user.projects)
         pids = _pids(start, slots, as_guest, one_program=work.kind == "holder" or rng.random() < 0.12)
         job = container = None

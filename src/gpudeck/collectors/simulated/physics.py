@@ -229,15 +229,15 @@ class SlotTrack:
         self._slot = slot
         self._tenure = Tenure(0.0, 0.0, None, 0.0)
         self._stretch = _NOTHING
-        self._told_from = 0.0
+        self._known_from = 0.0
 
     def at(self, t: float) -> LoadSegment:
         """The stretch that `t` falls into. The same one is the same object until another is asked for."""
-        if not self._told_from <= t < self._stretch.end:
-            if not self._tenure.told_from <= t < self._tenure.end:
+        if not self._known_from <= t < self._stretch.end:
+            if not self._tenure.known_from <= t < self._tenure.end:
                 self._tenure = self._timeline.tenure(self._slot, t)
             self._stretch = segment_at(self._tenure, self._slot, t)
-            self._told_from = max(self._stretch.start, self._tenure.told_from)
+            self._known_from = max(self._stretch.start, self._tenure.known_from)
         return self._stretch
 
     def tenure(self, t: float) -> Tenure:

@@ -190,20 +190,20 @@ def pick_size(rng: Random, kind: Kind, most: int) -> int:
 
 
 def draw_work(rng: Random, kind: Kind, *, brisk: bool, gpus: int = 1, room: float = 1.0) -> Work:
-    habit = PROFILES[kind]
+    profile = PROFILES[kind]
     load_s = rng.randint(6, 15) if brisk else rng.randint(20, 110)
     work = Work(
         kind=kind,
         load_s=load_s,
         ramp_s=round(load_s * rng.uniform(1.1, 2.0)),
-        period_s=rng.randint(*habit.period_s),
+        period_s=rng.randint(*profile.period_s),
         rest_s=rng.randint(15, 75),
         rest_level=rng.choice((0.0, 0.0, 0.22, 0.35)),
-        level=rng.uniform(*habit.level),
-        swing=habit.swing,
-        intensity=rng.uniform(*habit.intensity),
+        level=rng.uniform(*profile.level),
+        swing=profile.swing,
+        intensity=rng.uniform(*profile.intensity),
         bandwidth=rng.uniform(0.3, 0.7),
-        memory_share=rng.uniform(*habit.memory_share) * room,
+        memory_share=rng.uniform(*profile.memory_share) * room,
         threads=rng.uniform(6, 12) if kind == "loader" else rng.uniform(1.5, 5),
         ram_bytes=rng.randint(6, 48) << 30,
         salt=rng.getrandbits(24),
@@ -227,8 +227,8 @@ def _compute(work: Work, gpus: int) -> Work:
 
 
 def write_command(rng: Random, kind: Kind, project: str, gpus: int) -> str:
-    habit = PROFILES[kind]
-    form = rng.choice(habit.parallel_commands if gpus > 1 and habit.parallel_commands else habit.commands)
+    profile = PROFILES[kind]
+    form = rng.choice(profile.parallel_commands if gpus > 1 and profile.parallel_commands else profile.commands)
     module = project.replace("-", "_")
     return form.format(
         project=project, module=module, model=rng.choice(_MODELS), number=rng.randint(10, 400), gpus=gpus
