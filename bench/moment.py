@@ -38,7 +38,7 @@ SEALED_AGO, OPEN_AGO = 5_000.0, 600.0
 def whole_hours(store: Store, at: float) -> int:
     """Every host's hour, decoded, for one sample of it."""
     assert isinstance(store, EmbeddedStore)
-    with store._view() as view:
+    with store.view() as view:
         hosts = view.hosts()
         hours = (hour for host in hosts for hour in view.hours(host, at, at + 1, ALL_NAMES, runs=True))
         return sum(find_moment(hour, at) is not None for hour in hours)

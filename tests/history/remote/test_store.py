@@ -1,18 +1,19 @@
 """The whole way, with real stores: samples in, restarts, late samples, the newest moment, runs and people."""
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import cramjam
 import pytest
+from msgspec.structs import replace
 
 from fakes.clock import FakeClock
 from fakes.prometheus import Kind, StoreProcess, running_store
 from fakes.waiting import wait_until
-from gpudeck.history.base import HistoryRefused, RunsQuery, SeriesQuery, UsageQuery
+from gpudeck.history.base import HistoryRefused, RunsQuery, SeriesQuery
+from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.remote.client import PromClient, PromReader
 from gpudeck.history.remote.encoder import encode_head, encode_series, encode_time
 from gpudeck.history.remote.promql import GPU_SECONDS, over, select
@@ -20,10 +21,9 @@ from gpudeck.history.remote.store import RemoteStore
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.history.settings import HistorySettings
 from gpudeck.history.time_range import Grid
+from gpudeck.model.clock import Clock, wall
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.history import Point
-from gpudeck.model.job import Run, Runs
-from gpudeck.model.usage import Usage
 
 START = 1_789_920_000.0
 KINDS: tuple[Kind, ...] = ("prometheus", "victoria-metrics")
@@ -39,8 +39,15 @@ def settings_for(server: StoreProcess, **more: object) -> HistorySettings:
     return HistorySettings(kind="prometheus", write_url=server.write_url, read_url=server.read_url, **more)  # type: ignore[arg-type]
 
 
-def opened(server: StoreProcess, folder: Path) -> contextlib.closing[RemoteStore]:
-    return contextlib.closing(RemoteStore(settings_for(server), folder, OneRun(), FakeClock(START)))
+def opened(server: StoreProcess, folder: Path, now: float = START) -> contextlib.closing[RemoteStore]:
+    return open_with(settings_for(server), folder, FakeClock(now))
+
+
+def open_with(settings: HistorySettings, folder: Path, clock: Clock = wall) -> contextlib.closing[RemoteStore]:
+    """With the hub's own file beside that store."""
+    folder.mkdir(exist_ok=True)
+    own = EmbeddedStore(folder / "history.db", HistorySettings(min_free=0), clock, keep_samples=False)
+    return contextlib.closing(RemoteStore(settings, folder, own, clock))
 
 
 def sample(at: float, temperature: float = 50.0, host: str = "gpu01", user: str = "alice") -> HostSample:
@@ -60,34 +67,9 @@ def temperatures(store: RemoteStore, server: StoreProcess, end: float, start: fl
     return points[0] if points else []
 
 
-@dataclasses.dataclass
-class OneRun:
-    """A usage_store that knows one run."""
-
-    one: Run = dataclasses.field(default_factory=lambda: Run(**dict.fromkeys(Run.__struct_fields__)))  # type: ignore[arg-type]
-    problem: str | None = None
-    taken: int = 0
-    is_closed: bool = False
-
-    def take(self, samples: list[HostSample]) -> None:
-        self.taken += len(samples)
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def usage(self, ask: UsageQuery) -> Usage:
-        raise NotImplementedError
-
-    def runs(self, ask: RunsQuery) -> Runs:
-        return Runs([self.one])
-
-    def run(self, key: int) -> Run | None:
-        return {self.one.id: self.one}.get(key)
-
-
 def test_newest_samples_are_shown_at_once(server: StoreProcess, tmp_path: Path) -> None:
     now = time.time() // 10 * 10
-    with contextlib.closing(RemoteStore(settings_for(server), tmp_path, OneRun())) as store:
+    with open_with(settings_for(server), tmp_path) as store:
         store.take([sample(now - 30 + 10 * number, 60.0 + number) for number in range(4)])
         shown = temperatures(store, server, now + 10, now - 60)
     assert [point[1] for point in shown] == [60, 61, 62, 63]
@@ -113,7 +95,7 @@ def test_store_that_is_away_makes_the_history_late_and_only_a_full_queue_loses_a
 
     with running_store("victoria-metrics") as server:
         settings = settings_for(server, queue_size=20_000)
-        with contextlib.closing(RemoteStore(settings, tmp_path, OneRun(), clock)) as store:
+        with open_with(settings, tmp_path, clock) as store:
             store.take([sample(START)])
             store.flush()
             assert kind() is None
@@ -152,7 +134,7 @@ def test_hosts_and_gpus_of_before_a_restart_are_known(server: StoreProcess, tmp_
         store.take([sample(START), sample(START + 1, host="gpu02")])
         store.flush()
         server.show_all()
-    with opened(server, tmp_path / "new") as store:
+    with opened(server, tmp_path) as store:
         by_name = store.series(SeriesQuery("temperature_celsius", START, START + 60, host="gpu02"))
         by_id = store.series(SeriesQuery("temperature_celsius", START, START + 60, host="id-gpu02", by="gpu"))
         assert [(series.host, series.label) for series in by_name.series] == [("id-gpu02", "gpu02")]
@@ -196,9 +178,7 @@ def test_series_that_the_store_scrapes_from_the_hub_are_not_mixed_up_with_those_
 
 def test_user_goes_on_counting_after_a_restart(server: StoreProcess, tmp_path: Path) -> None:
     for begin in (START, START + 1800):
-        with contextlib.closing(
-            RemoteStore(settings_for(server), tmp_path, OneRun(), FakeClock(begin + 1800))
-        ) as store:
+        with opened(server, tmp_path, begin + 1800) as store:
             store.take([sample(begin + 10 * number) for number in range(180)])
             store.flush()
     server.show_all()
@@ -209,19 +189,19 @@ def test_user_goes_on_counting_after_a_restart(server: StoreProcess, tmp_path: P
 
 
 def test_run_is_shown_while_it_was_there(server: StoreProcess, tmp_path: Path) -> None:
-    run = Run(**dict.fromkeys(Run.__struct_fields__))  # type: ignore[arg-type]
-    run.id, run.gpus, run.seen_at, run.ended_at = 5, ["GPU-gpu01"], START + 100, START + 195
-    usage_store = OneRun(run)
-    with contextlib.closing(RemoteStore(settings_for(server), tmp_path, usage_store, FakeClock(START))) as store:
-        store.take([sample(START + 10 * number, 50.0 + number) for number in range(30)])
+    with opened(server, tmp_path, START + 300) as store:
+        for number in range(30):
+            one = sample(START + 10 * number, 50.0 + number)
+            is_there = 10 <= number < 20
+            store.take([one if is_there else one._replace(gpus=(one.gpus[0]._replace(processes=()),))])
         store.flush()
         server.show_all()
-        (whole,) = store.series(SeriesQuery("temperature_celsius", START, START + 300, 100, run=5)).series
-        (split,) = store.series(SeriesQuery("temperature_celsius", START, START + 300, 100, run=5, by="gpu")).series
+        (run,) = store.runs(RunsQuery()).runs
+        asked = SeriesQuery("temperature_celsius", START, START + 300, 100, run=run.id)
+        (whole,) = store.series(asked).series
+        (split,) = store.series(replace(asked, by="gpu")).series
         assert [point[0] - START for point in whole.points] == [100 + 10 * number for number in range(10)]
-        assert (whole.run, split.gpu, split.points) == (5, "GPU-gpu01", whole.points)
-        assert store.run(5) == run
-    assert (usage_store.taken, usage_store.is_closed) == (30, True)
+        assert (whole.run, split.gpu, split.points) == (run.id, "GPU-gpu01", whole.points)
 
 
 def take_late(store: RemoteStore, server: StoreProcess) -> list[Point]:
@@ -248,7 +228,7 @@ def test_name_and_password_are_given_for_reading_and_writing(tmp_path: Path) -> 
     (tmp_path / "password").write_text("sesame\n")
     with running_store("victoria-metrics", password="sesame") as server:
         settings = settings_for(server, user="hub", password_file=str(tmp_path / "password"))
-        with contextlib.closing(RemoteStore(settings, tmp_path, OneRun(), FakeClock(START))) as store:
+        with open_with(settings, tmp_path, FakeClock(START)) as store:
             store.take([sample(START)])
             assert len(temperatures(store, server, START + 100)) == 1
         with opened(server, tmp_path / "b") as store, pytest.raises(Temporary, match="401"):
@@ -268,13 +248,14 @@ def test_store_that_is_away_refuses_no_samples_and_answers_temporarily(server: S
 def test_folder_that_cannot_be_used_is_told(server: StoreProcess, tmp_path: Path) -> None:
     (tmp_path / "remote-queue").write_text("a file")
     with pytest.raises(UsageError, match="remote-queue"):
-        RemoteStore(settings_for(server), tmp_path, OneRun())
+        opened(server, tmp_path)
 
 
-def test_trouble_of_the_ledger_is_told(server: StoreProcess, tmp_path: Path) -> None:
-    usage_store = OneRun(problem="no room")
-    with contextlib.closing(RemoteStore(settings_for(server), tmp_path, usage_store)) as store:
-        assert store.problem == store.stats().problem == "no room"
+def test_trouble_of_the_file_is_told(server: StoreProcess, tmp_path: Path) -> None:
+    with opened(server, tmp_path) as store:
+        (tmp_path / "history.db").rename(tmp_path / "moved.db")
+        store.take([sample(START)])
+        wait_until(lambda: "was taken away" in (store.problem or ""), "the trouble")
 
 
 def test_paths_below_a_prefix(tmp_path: Path) -> None:
@@ -284,6 +265,6 @@ def test_paths_below_a_prefix(tmp_path: Path) -> None:
             write_url=f"{server.read_url}/prometheus/api/v1/write",
             read_url=f"{server.read_url}/prometheus/",
         )
-        with contextlib.closing(RemoteStore(settings, tmp_path, OneRun(), FakeClock(START))) as store:
+        with open_with(settings, tmp_path, FakeClock(START)) as store:
             store.take([sample(START)])
             assert len(temperatures(store, server, START + 100)) == 1

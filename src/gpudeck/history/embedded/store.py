@@ -129,29 +129,29 @@ class EmbeddedStore:
         return self.writer.flush(seconds)
 
     def series(self, query: SeriesQuery) -> Answer:
-        with self._view() as view:
+        with self.view() as view:
             return answers.answer_series(view, query, self._now())
 
     def heat(self, query: HeatQuery) -> Heat:
-        with self._view() as view:
+        with self.view() as view:
             return answers.answer_heat(view, query, self._now())
 
     def usage(self, query: UsageQuery) -> Usage:
-        with self._view() as view:
+        with self.view() as view:
             return usage(view, query, self._prices, self._find_group, self._now())
 
     def waste(self, query: UsageQuery, sizes: Mapping[str, ModelSize]) -> WasteFacts:
-        with self._view() as view:
+        with self.view() as view:
             return find_waste(view, query, sizes, self._prices, self._find_group, self._now())
 
     def idle(self, query: IdleQuery) -> list[IdleEpisode]:
         if not self._keeps_samples:
             raise HistoryRefused("no_samples", "this hub keeps no samples itself", "history.kind has to be embedded.")
-        with self._view() as view:
+        with self.view() as view:
             return list_idle_episodes(view, query)
 
     def samples(self, query: SamplesQuery) -> SamplePage:
-        with self._view() as view:
+        with self.view() as view:
             return read_page(view, query)
 
     def overview(self, query: OverviewQuery) -> Overview:
@@ -159,15 +159,15 @@ class EmbeddedStore:
         until, now = self.writer.summarized, self._now()
         if until is not None and not query.start < until - SECONDS < now:
             until = None
-        with self._view(summarized_until=until) as view:
+        with self.view(summarized_until=until) as view:
             return answer_overview(view, query, self._prices, self._find_group, now if until is None else until)
 
     def runs(self, query: RunsQuery) -> Runs:
-        with self._view() as view:
+        with self.view() as view:
             return find_runs(view, query, self._now())
 
     def run(self, key: int) -> Run | None:
-        with self._view() as view:
+        with self.view() as view:
             return find_run(view, key, self._now())
 
     def verdicts(self, queries: Sequence[VerdictQuery]) -> list[RunVerdict]:
@@ -175,7 +175,7 @@ class EmbeddedStore:
         found = [self._judged.get(query) for query in queries]
         wanted = [place for place, verdict in enumerate(found) if verdict is None]
         if wanted:
-            with self._view() as view:
+            with self.view() as view:
                 asked = [queries[place] for place in wanted]
                 for place, columns in read_columns(view, asked, partial(find_starts, view)):
                     verdict = found[wanted[place]] = judge_run(columns)
@@ -186,12 +186,12 @@ class EmbeddedStore:
         return [verdict for verdict in found if verdict is not None]
 
     def moment(self, query: MomentQuery) -> Iterator[PastHost]:
-        with self._view() as view:
+        with self.view() as view:
             yield from find_hosts(view, query, self._now())
 
     def stats(self) -> StoreStats:
         writer = self.writer
-        with self._view() as view:
+        with self.view() as view:
             size = measure_file(view, self.path)
         return StoreStats(
             kind="embedded",
@@ -213,7 +213,7 @@ class EmbeddedStore:
             connection.close()
 
     @contextmanager
-    def _view(self, *, summarized_until: int | None = None) -> Iterator[HistoryView]:
+    def view(self, *, summarized_until: int | None = None) -> Iterator[HistoryView]:
         """The file and the open hours at one moment. Raises Temporary while the file cannot be read."""
         writer = self.writer
         try:

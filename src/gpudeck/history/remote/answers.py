@@ -5,7 +5,7 @@ steps between two samples of a slowly sampled host are filled (lookback) and gap
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -14,11 +14,11 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpudeck.history.aggregation import divide, make_points
-from gpudeck.history.answers import check_query, make_answer
-from gpudeck.history.base import MAX_SERIES, HistoryRefused, MomentQuery, PastHost, RunsQuery, SeriesQuery
+from gpudeck.history.answers import check_query, find_gpu, find_host, make_answer
+from gpudeck.history.base import MAX_SERIES, HistoryRefused, KnownGpu, MomentQuery, PastHost, RunsQuery, SeriesQuery
 from gpudeck.history.codec import Floats
 from gpudeck.history.embedded.store import EmbeddedStore
-from gpudeck.history.metrics import HistoryMetric, Subject, suggest
+from gpudeck.history.metrics import HistoryMetric, Subject
 from gpudeck.history.remote.client import MAX_STEPS, PromReader, SeriesStats
 from gpudeck.history.remote.promql import (
     GPU_SERIES,
@@ -47,7 +47,6 @@ from gpudeck.history.sample import (
 )
 from gpudeck.history.time_range import HOUR, QUARTER, Grid, check_points, check_range, choose_grid
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Rollup
-from gpudeck.model.clock import Clock
 from gpudeck.model.exposition import ExposedMetric
 from gpudeck.model.history import Answer, Point, Series
 
@@ -59,76 +58,11 @@ _DAY = 86_400.0
 MAX_VALUES: Final = 100_000
 
 
-class DeviceDirectory:
-    """One thread notes samples, others ask."""
-
-    def __init__(self, reader: PromReader, clock: Clock) -> None:
-        self._reader = reader
-        self._clock = clock
-        self._names: dict[str, str] = {}
-        self._labels: dict[str, str] = {}
-        self._hosts: dict[str, set[str]] = {}
-
-    def note(self, sample: HostSample) -> None:
-        # The newest comes last, so that of two hosts of one name the one that is there is found.
-        self._names.pop(sample.host_id, None)
-        self._names[sample.host_id] = sample.name
-        for gpu in sample.gpus:
-            self._labels[gpu.uuid] = gpu.label
-            if sample.host_id not in (hosts := self._hosts.setdefault(gpu.uuid, set())):
-                self._hosts[gpu.uuid] = {*hosts, sample.host_id}
-
-    def find_host(self, name: str) -> tuple[str, str]:
-        known = dict(self._names)
-        if name in known:
-            return name, known[name]
-        named = [host_id for host_id, shown in known.items() if shown == name]
-        if named:
-            return named[-1], name
-        found = self._find_labels(select(OBSERVED, {"host_id": name}), select(OBSERVED, {"host": name}))
-        found.sort(key=lambda labels: labels.get("host_id") == name)
-        if not found:
-            hint = suggest(name, known.values(), "It knows")
-            raise HistoryRefused("unknown_host", f"the history knows no host {name[:80]!r}", hint)
-        return found[-1]["host_id"], found[-1].get("host", "")
-
-    def find_gpu(self, uuid: str) -> str:
-        label = self.labels_of([uuid]).get(uuid)
-        if label is None:
-            hint = suggest(uuid, dict(self._labels), "It knows")
-            raise HistoryRefused("unknown_gpu", f"the history knows no GPU {uuid[:80]!r}", hint)
-        return label
-
-    def labels_of(self, uuids: Iterable[str]) -> dict[str, str]:
-        wanted = list(uuids)
-        found = {uuid: self._labels[uuid] for uuid in wanted if uuid in self._labels}
-        missing = [uuid for uuid in wanted if uuid not in found]
-        return found | {labels["uuid"]: labels.get("gpu", "") for labels in self._find_gpus(missing)}
-
-    def hosts_of(self, uuids: Iterable[str]) -> list[str]:
-        """The ids of the hosts that these GPUs are in, or were before the hub started."""
-        wanted = list(uuids)
-        for labels in self._find_gpus([uuid for uuid in wanted if uuid not in self._hosts]):
-            known = self._hosts.get(labels["uuid"], set())
-            self._hosts[labels["uuid"]] = {*known, labels.get("host_id", "")}
-        return sorted({host for uuid in wanted for host in self._hosts.get(uuid, ())})
-
-    def count_gpus(self, host_id: str) -> int:
-        return len({labels.get("uuid") for labels in self._find_labels(select(STATE, {"host_id": host_id}))})
-
-    def _find_gpus(self, uuids: list[str]) -> list[dict[str, str]]:
-        return self._find_labels(select(STATE, {}, any_of("uuid", uuids))) if uuids else []
-
-    def _find_labels(self, *selectors: str) -> list[dict[str, str]]:
-        return self._reader.labels(selectors, 1.0, self._clock() + _DAY)
-
-
 class RemoteAnswers:
-    """Asks `reader`. `usage_store` knows the runs, and what each user had."""
+    """Asks `reader`. `usage_store` knows the hosts, their GPUs, the runs, and what each user had."""
 
-    def __init__(self, reader: PromReader, devices: DeviceDirectory, usage_store: EmbeddedStore) -> None:
+    def __init__(self, reader: PromReader, usage_store: EmbeddedStore) -> None:
         self._reader = reader
-        self._devices = devices
         self._usage_store = usage_store
 
     def series(self, query: SeriesQuery, now: float) -> Answer:
@@ -138,7 +72,8 @@ class RemoteAnswers:
         if subject == "user":
             return self._usage_store.series(query)
         if query.by == "user":
-            return make_answer(query, metric, *memory_by_user(self._reader, self._devices, query, metric), "raw")
+            gpu, host_id = self._find_gpu(query)
+            return make_answer(query, metric, *memory_by_user(self._reader, gpu, host_id, query, metric), "raw")
         if subject == "fleet":
             grid = choose_for_all(self._reader, query.start, query.end, query.points)
             points = _points_of_one(self._ask_whole(metric, grid), grid, metric)
@@ -150,24 +85,24 @@ class RemoteAnswers:
         its_gpus: list[str] = []
         within = None
         if subject == "gpu":
-            uuid = query.gpu or ""
-            series, is_one = Series([], gpu=uuid, label=self._devices.find_gpu(uuid)), True
-            where, hosts = {"uuid": uuid}, self._devices.hosts_of([uuid])
+            gpu, host_id = self._find_gpu(query)
+            series, is_one = Series([], gpu=gpu.uuid, label=gpu.label), True
+            where, hosts = {"uuid": gpu.uuid}, [host_id]
         elif subject == "host":
-            host_id, name = self._devices.find_host(query.host or "")
-            series, is_one = Series([], host=host_id, label=name), metric.is_of_host
-            where, hosts = {"host_id": host_id}, [host_id]
+            with self._usage_store.view() as view:
+                host = find_host(view, query.host or "")
+            series, is_one = Series([], host=host.host_id, label=host.name), metric.is_of_host
+            where, hosts = {"host_id": host.host_id}, [host.host_id]
         else:
             run = self._usage_store.run(query.run or 0) if 0 < (query.run or 0) < 2**63 else None
             if run is None:
                 raise HistoryRefused("unknown_run", f"the history knows no run {query.run}", "/api/v1/runs lists them.")
             series, is_one = Series([], run=run.id), len(run.gpus) == 1
-            its_gpus, hosts = run.gpus, self._devices.hosts_of(run.gpus)
+            its_gpus, hosts = run.gpus, [run.host]
             within = (run.seen_at, now if run.ended_at is None else run.ended_at)
         more = [any_of("uuid", its_gpus)] if subject == "run" else []
         if query.by == "gpu":
-            among = len(its_gpus) if subject == "run" else self._devices.count_gpus(hosts[0])
-            return self._by_gpu(query, metric, where, *more, among=among, hosts=hosts, within=within)
+            return self._by_gpu(query, metric, where, *more, its_gpus=its_gpus, hosts=hosts, within=within)
         grid = choose_grid(query.start, query.end, query.points)
         asked = (of_each if is_one else of_all)(metric, where, grid.step, *more)
         found = self._stats(metric, asked, grid, hosts)
@@ -180,23 +115,32 @@ class RemoteAnswers:
         metric: HistoryMetric,
         where: Mapping[str, str],
         *more: str,
-        among: int,
+        its_gpus: Sequence[str],
         hosts: Sequence[str],
         within: tuple[float, float] | None = None,
     ) -> Answer:
+        with self._usage_store.view() as view:
+            keys = {host.key for host in view.hosts().values() if host.host_id in hosts}
+            labels = {gpu.uuid: gpu.label for gpu in view.gpus().values() if gpu.host in keys}
+        among = len(its_gpus) or len(labels)
         if among > MAX_SERIES:
             count = f"{among:,} GPUs are too many for a series each"
             raise HistoryRefused("too_many_series", count, f"At most {MAX_SERIES} can be; ask for some.")
         grid = choose_grid(query.start, query.end, min(query.points, MAX_VALUES // max(1, among)))
         asked = of_each(metric, where, grid.step, *more)
         found = {one.labels["uuid"]: one for one in self._stats(metric, asked, grid, hosts)}
-        labels = self._devices.labels_of(found)
         named = sorted((labels.get(uuid, ""), uuid) for uuid in found)
         series = [
             Series(_only(_points(found[uuid], grid, metric), grid, within), gpu=uuid, label=label)
             for label, uuid in named
         ]
         return make_answer(query, metric, grid, series, "raw")
+
+    def _find_gpu(self, query: SeriesQuery) -> tuple[KnownGpu, str]:
+        """With the id of its host."""
+        with self._usage_store.view() as view:
+            gpu, hosts = find_gpu(view, query.gpu or ""), view.hosts()
+        return gpu, hosts[gpu.host].host_id if gpu.host in hosts else ""
 
     def _stats(self, metric: HistoryMetric, asked: Stats, grid: Grid, hosts: Sequence[str] = ()) -> list[SeriesStats]:
         """`hosts` are those whose samples are asked for, where a step may be shorter than the time between two."""
@@ -259,13 +203,12 @@ def choose_for_all(reader: PromReader, start: float, end: float, points: int) ->
 
 
 def memory_by_user(
-    reader: PromReader, devices: DeviceDirectory, query: SeriesQuery, metric: HistoryMetric
+    reader: PromReader, gpu: KnownGpu, host_id: str, query: SeriesQuery, metric: HistoryMetric
 ) -> tuple[Grid, list[Series]]:
     """Moments at which the GPU was observed without a user count as 0 bytes of that user."""
-    label = devices.find_gpu(query.gpu or "")
     grid = choose_grid(query.start, query.end, query.points)
-    where = {"uuid": query.gpu or ""}
-    longer, told_by = find_lookback(reader, grid, devices.hosts_of([query.gpu or ""]))
+    where = {"uuid": gpu.uuid}
+    longer, told_by = find_lookback(reader, grid, [host_id])
     at = over(select(USER_MEMORY, where), grid.step)
     asked = at_once({stat: f"{over} by (user) ({of}_over_time({at}))" for stat, over, of in _OF_MEMORY})
     users: dict[str, dict[str, Floats]] = {}
@@ -276,7 +219,7 @@ def memory_by_user(
     seen = (moments[0] if moments else np.full(longer.count, np.nan))[told_by]
     order = sorted(users, key=lambda user: (not user, user))
     points = {user: _memory_of(users[user], seen, grid, metric) for user in order}
-    return grid, [Series(points[user], gpu=query.gpu, label=label, user=user or None) for user in order]
+    return grid, [Series(points[user], gpu=gpu.uuid, label=gpu.label, user=user or None) for user in order]
 
 
 _OF_MEMORY = (("sum", "sum", "sum"), ("count", "sum", "count"), ("low", "min", "min"), ("high", "max", "max"))

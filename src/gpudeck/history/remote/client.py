@@ -4,7 +4,7 @@ import logging
 import math
 import re
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 from urllib.parse import urlencode
@@ -189,11 +189,6 @@ class PromReader:
             ]
         except ValueError as error:
             raise self._strange() from error
-
-    def labels(self, selectors: Sequence[str], start: float, end: float) -> list[dict[str, str]]:
-        asked = [*(("match[]", selector) for selector in selectors), ("start", f"{start:.3f}"), ("end", f"{end:.3f}")]
-        pieces = _cut(self._ask("/api/v1/series", asked), b'"data":[', b'"},{"', b"]}")
-        return [labels for piece in pieces for labels in self.decode(piece, _DataAnswer[list[dict[str, str]]]).data]
 
     def _ask(self, path: str, form: list[tuple[str, str]]) -> bytes:
         body = urlencode(form, errors="replace").encode()

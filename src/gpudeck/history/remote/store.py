@@ -32,7 +32,7 @@ from gpudeck.history.base import (
 )
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.recorder import LiveBatch, Sample
-from gpudeck.history.remote.answers import DeviceDirectory, RemoteAnswers, find_hosts
+from gpudeck.history.remote.answers import RemoteAnswers, find_hosts
 from gpudeck.history.remote.client import SECONDS, PromClient, PromReader
 from gpudeck.history.remote.encoder import UsageCounters
 from gpudeck.history.remote.writer import DiskQueue, RemoteWriter, RemoteWriteSender, SendStats
@@ -73,10 +73,9 @@ class RemoteStore:
         self._queue = _open_queue(data_dir / FOLDER, settings.queue_size)
         self._stop, self._more = threading.Event(), threading.Event()
         self._reader = reader = PromReader(self._read_client)
-        devices = DeviceDirectory(reader, clock)
-        self._answers = RemoteAnswers(reader, devices, usage_store)
+        self._answers = RemoteAnswers(reader, usage_store)
         self._counters = UsageCounters(data_dir / FOLDER / "counters", hub)
-        self.writer = RemoteWriter(self._queue, self._counters, devices, self._more, clock)
+        self.writer = RemoteWriter(self._queue, self._counters, self._more, clock)
         self._sender = RemoteWriteSender(self._queue, self._write_client)
         self._threads = [
             threading.Thread(target=self.writer.run, args=(self._stop,), name="history-writer", daemon=True),
@@ -190,6 +189,7 @@ class RemoteStore:
     def flush(self, seconds: float = 60.0) -> None:
         """Wait until the store has everything that was taken. Raises Temporary when it has not within `seconds`."""
         deadline = time.monotonic() + seconds
+        self._usage_store.flush(seconds)
         self.writer.write()
         while not self._queue.is_empty():
             if time.monotonic() > deadline:

@@ -23,7 +23,6 @@ from msgspec import Struct
 from gpudeck.fetch import HttpResponse
 from gpudeck.history.embedded.tables import is_damage, set_file_aside
 from gpudeck.history.recorder import Sample, as_host_samples, count_samples
-from gpudeck.history.remote.answers import DeviceDirectory
 from gpudeck.history.remote.client import PromClient, describe, quote
 from gpudeck.history.remote.encoder import CLOCK_WAS_WRONG, EncodedSeries, SeriesEncoder, UsageCounters
 from gpudeck.history.sample import HostSample
@@ -190,12 +189,9 @@ _LATE_WORDS: Final = ("out of order", "out-of-order", "out of bounds", "too old"
 class RemoteWriter:
     """`take` is for the event loop; `run` is for a thread of its own. `more` is set when there is something to send."""
 
-    def __init__(
-        self, queue: DiskQueue, counters: UsageCounters, devices: DeviceDirectory, more: threading.Event, clock: Clock
-    ) -> None:
+    def __init__(self, queue: DiskQueue, counters: UsageCounters, more: threading.Event, clock: Clock) -> None:
         self._queue = queue
         self._counters = counters
-        self._devices = devices
         self._more = more
         self._clock = clock
         self._encoder = SeriesEncoder()
@@ -271,7 +267,6 @@ class RemoteWriter:
         if sample.at > self._newest or self._newest > self._clock() + CLOCK_WAS_WRONG:
             self._newest = sample.at
         self._counters.count(sample, seconds)
-        self._devices.note(sample)
         return self._encoder.write(sample, seconds)
 
     def _append(self, parts: list[EncodedSeries], samples: int) -> None:
