@@ -4,10 +4,11 @@ Time runs along the last axis of all arrays. NaN is unknown, and also stands whe
 """
 
 import re
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from gpudeck.history.base import Fault, KnownGpu, VerdictQuery
 from gpudeck.history.codec import Damaged, Flags, Floats
-from gpudeck.history.hour import SECONDS, UNKNOWN, Hour
+from gpudeck.history.hour import SECONDS, UNKNOWN, Hour, RunSlice
 from gpudeck.model.cpu_budget import checkpointed
 
 if TYPE_CHECKING:
@@ -191,38 +192,91 @@ def find_blocks(flags: Flags) -> tuple[Places, Places]:
 _FIRST_SECONDS, _LAST_SECONDS = 4 * SECONDS, 44 * SECONDS
 """What is read of a longer run: so much of its beginning and of its end."""
 MAX_GPUS: Final = 32
+_TOGETHER_SECONDS: Final = 86_400.0
 _EARLIER_SECONDS: Final = 3600.0
 _SLOT: Final = 10.0
 """Seconds into which samples of several hosts are put together."""
 _TOTAL, _MEMORY, _UTILIZATION = "memory_total_bytes", "memory_used_bytes", "utilization_percent"
 
 
-class _Part(Struct):
-    """What one hour of a host has of a query. Rows are the query's GPUs on that host: `rows` in the hour, from sample
-    `first` until before `last`. Its utilization and memory are known where others are on the GPU, too; the rest is of
-    the GPU, and known where it is `alone`."""
+class _Span:
+    """Hours of a host that follow one another. A metric is put together when a rule asks for it."""
 
-    hour: Hour
+    def __init__(self, hours: list[Hour]) -> None:
+        self.gpus = [*dict.fromkeys(gpu for hour in hours for gpu in hour.gpus)]
+        self.times = np.concatenate([hour.times for hour in hours])
+        self.covered = np.concatenate([hour.covered for hour in hours])
+        self.starts = np.cumsum([0, *(len(hour.times) for hour in hours)]).tolist()
+        self.runs = [_group_runs(hour) for hour in hours]
+        self._hours = hours
+        self._rows = [None if hour.gpus == self.gpus else [self.gpus.index(gpu) for gpu in hour.gpus] for hour in hours]
+        self._tables: dict[str, Floats | None] = {}
+        self.is_readable = self._join([hour.states > UNKNOWN for hour in hours], 0) > 0
+        nothing = [np.full(len(hour.times), np.nan) for hour in hours]
+        self.cpu = np.concatenate(
+            [hour.host.get("cpu_percent", unknown) for hour, unknown in zip(hours, nothing, strict=True)]
+        )
+
+    def runs_of(self, gpu: int, span: slice) -> Iterator[tuple[slice, slice, RunSlice]]:
+        """Runs on a GPU by hour: where they lie in the span, and where in the hour."""
+        for at in range(bisect_right(self.starts, span.start) - 1, bisect_left(self.starts, span.stop)):
+            begin, end = max(span.start, self.starts[at]), min(span.stop, self.starts[at + 1])
+            mine = slice(begin - span.start, end - span.start)
+            theirs = slice(begin - self.starts[at], end - self.starts[at])
+            yield from ((mine, theirs, one) for one in self.runs[at].get(gpu, ()))
+
+    def read(self, name: str) -> Floats | None:
+        """A row for each GPU; None if no hour has it."""
+        if name not in self._tables:
+            found = [_read_table(hour, name) for hour in self._hours]
+            self._tables[name] = None if all(one is None for one in found) else self._join(found, np.nan)
+        return self._tables[name]
+
+    def _join(self, tables: Sequence[NDArray[Any] | None], blank: float) -> NDArray[Any]:
+        parts = list[NDArray[Any]]()
+        for table, hour, rows in zip(tables, self._hours, self._rows, strict=True):
+            if table is not None and rows is None:
+                parts.append(table)
+                continue
+            part = np.full((len(self.gpus), len(hour.times)), blank)
+            if table is not None:
+                part[rows] = table
+            parts.append(part)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+def _group_runs(hour: Hour) -> dict[int, list[RunSlice]]:
+    """By GPU."""
+    found: dict[int, list[RunSlice]] = defaultdict(list)
+    for one in hour.runs:
+        found[hour.gpus[one.gpu]].append(one)
+    return found
+
+
+class _Part(Struct):
+    """What some hours of a host have of a query: `rows` are its GPUs there, `span` its samples. Its utilization and
+    memory may be known where others are on the GPU, too; the rest is of the GPU, and known where it is `alone`."""
+
+    hours: _Span
     rows: "list[int] | slice"
     span: slice
     present: Flags
     alone: Flags
     memory: Floats
     utilization: Floats | None
-    cpu: Floats
 
     @property
     def times(self) -> Floats:
-        return self.hour.times[self.span]
+        return self.hours.times[self.span]
 
     @property
     def covered(self) -> Floats:
-        return self.hour.covered[self.span]
+        return self.hours.covered[self.span]
 
     def read(self, name: str) -> Floats | None:
         if name == _UTILIZATION:
             return self.utilization
-        table = _read_table(self.hour, name)
+        table = self.hours.read(name)
         known = self.present if name == _TOTAL else self.alone
         return None if table is None else _mask(table[self.rows, self.span], known)
 
@@ -307,62 +361,62 @@ def _prepare(query: VerdictQuery, by_uuid: Mapping[str, KnownGpu]) -> _Pending:
 
 def _read_host(view: "HistoryView", host: int, waiting: Sequence[_Pending]) -> None:
     for begin, end in _join_hours(window for one in waiting for window in one.windows):
-        for hour in view.hours(host, begin, end, (*GPU_INPUTS, *HOST_INPUTS), runs=True, is_lazy=True):
-            for one in waiting:
-                for start, stop in one.windows:
-                    if start < hour.start + SECONDS and stop >= hour.start:
-                        part = _cut(hour, one.query, one.hosts[host], start, stop)
-                        if part is not None:
-                            one.parts.setdefault(host, []).append(part)
+        hours = [*view.hours(host, begin, end, (*GPU_INPUTS, *HOST_INPUTS), runs=True, is_lazy=True)]
+        if not hours:
+            continue
+        span = _Span(hours)
+        for one in checkpointed(waiting):
+            for start, stop in one.windows:
+                if start <= end and stop >= begin:
+                    part = _cut(span, one.query, one.hosts[host], start, stop)
+                    if part is not None:
+                        one.parts.setdefault(host, []).append(part)
 
 
 def _join_hours(windows: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Those that follow one another together, a day at most: what was read of them stays in memory for so long."""
     hours = {hour for start, end in windows for hour in range(int(start // SECONDS), int(end // SECONDS) + 1)}
     found: list[tuple[float, float]] = []
     for hour in sorted(hours):
         begin = float(hour * SECONDS)
-        if found and found[-1][1] == begin - 1:
+        if found and found[-1][1] == begin - 1 and begin - found[-1][0] < _TOGETHER_SECONDS:
             found[-1] = found[-1][0], begin + SECONDS - 1
         else:
             found.append((begin, begin + SECONDS - 1))
     return found
 
 
-def _cut(hour: Hour, query: VerdictQuery, gpus: Sequence[int], start: float, stop: float) -> _Part | None:
-    """The samples of that hour in the window, None where there are none. A run shares a GPU where others are there."""
-    first, last = np.searchsorted(hour.times, start), np.searchsorted(hour.times, stop, side="right")
-    numbers = [hour.gpus.index(gpu) if gpu in hour.gpus else -1 for gpu in gpus]
+def _cut(hours: _Span, query: VerdictQuery, gpus: Sequence[int], start: float, stop: float) -> _Part | None:
+    """The samples of these hours in the window, None where there are none. A run shares a GPU with the others there."""
+    first, last = hours.times.searchsorted(start), hours.times.searchsorted(stop, side="right")
+    numbers = [hours.gpus.index(gpu) if gpu in hours.gpus else -1 for gpu in gpus]
     if first >= last or max(numbers) < 0:
         return None
     span, shape = slice(int(first), int(last)), (len(numbers), int(last - first))
     rows = slice(numbers[0], numbers[0] + 1) if len(numbers) == 1 else numbers
-    is_readable = hour.states[rows, span] > UNKNOWN
     present, memory = np.zeros(shape, np.bool_), np.full(shape, np.nan)
     own, others = np.full(shape, np.nan), np.zeros(shape, np.bool_)
-    places = {number: place for place, number in enumerate(numbers) if number >= 0}
     if query.run is None:
-        present[list(places.values())] = True
-    for one in hour.runs if query.run is not None else ():
-        place = places.get(one.gpu)
-        if place is not None and one.run == query.run:
-            present[place], own[place], memory[place] = one.present[span], one.utilization[span], one.memory[span]
-        elif place is not None:
-            others[place] |= one.present[span]
-    if query.run is not None and not present.any():
+        present[[number >= 0 for number in numbers]] = True
+    for place, gpu in enumerate(gpus if query.run is not None else ()):
+        for mine, theirs, one in hours.runs_of(gpu, span):
+            if one.run == query.run:
+                present[place, mine], own[place, mine] = one.present[theirs], one.utilization[theirs]
+                memory[place, mine] = one.memory[theirs]
+            else:
+                others[place, mine] |= one.present[theirs]
+    if not present.any():
         return None
-    present &= is_readable
+    present &= hours.is_readable[rows, span]
     is_shared = bool(others.any())
-    alone = present & ~others if is_shared else present
-    part = _Part(hour, rows, span, present, alone, memory, None, np.full(shape[1], np.nan))
-    if (whole := _read_table(hour, _UTILIZATION)) is not None:
+    part = _Part(hours, rows, span, present, present & ~others if is_shared else present, memory, None)
+    if (whole := hours.read(_UTILIZATION)) is not None:
         # Beside others its own counts where it is known; a GPU that does not work works for nobody.
         known = _mask(whole[rows, span], present)
         part.utilization = np.where(others & (known >= WORK_PERCENT), own, known) if is_shared else known
     is_unknown = np.isnan(memory)
     if is_unknown.any() and (used := part.read(_MEMORY)) is not None:
         part.memory = np.where(is_unknown, used, memory)
-    if (cpu := hour.host.get("cpu_percent")) is not None:
-        part.cpu = cpu[span]
     return part
 
 
@@ -419,7 +473,7 @@ def _join(parts: list[_Part]) -> _Columns:
         np.concatenate([part.covered for part in parts]),
         np.concatenate([part.present for part in parts], axis=1),
         np.concatenate([part.memory for part in parts], axis=1),
-        np.concatenate([part.cpu for part in parts]),
+        np.concatenate([part.hours.cpu[part.span] for part in parts]),
         read,
     )
 
