@@ -282,17 +282,23 @@ def _unpack_planes(planes: list[bytes], count: int) -> NDArray[Any]:
     return octets.view(f"<u{width}").ravel()
 
 
+def _unpack_signed(planes: list[bytes], count: int) -> NDArray[Any]:
+    if len(planes) == 1:
+        return np.frombuffer(_inflate(planes[0], count).translate(_UNZIGZAGGED), dtype=np.int8)
+    return _unzigzag(_unpack_planes(planes, count))
+
+
 def _unpack_matrix(packed: _PackedMatrix) -> Floats:
     shape = packed.rows, packed.samples
     if packed.flags & _NOTHING or 0 in shape:
         return np.full(shape, np.nan)
     bases = _unpack_bases(packed)
-    whole = np.empty(shape, dtype=np.int64)
     if packed.steps:
+        whole = np.empty(shape, dtype=np.int64)
         _unpack_rows(packed, bases, whole)
+        matrix = from_steps(whole, packed.precision)
     else:
-        whole[:] = bases[:, None]
-    matrix = from_steps(whole, packed.precision)
+        matrix = np.repeat(from_steps(bases, packed.precision), packed.samples).reshape(shape)
     if packed.flags & _GAPS:
         width = (packed.samples + 7) // 8
         bits = np.frombuffer(_inflate(packed.known, packed.rows * width), dtype=np.uint8).reshape(packed.rows, width)
@@ -358,11 +364,7 @@ def _add_steps(whole: _Whole, matrices: Sequence[_PackedMatrix], places: Sequenc
 
 def _sum_steps(packed: _PackedMatrix, count: int, place: int) -> _Whole:
     width = packed.samples - 1
-    if len(packed.steps) == 1:
-        plain = _inflate(packed.steps[0], count * width).translate(_UNZIGZAGGED)
-        signed: NDArray[Any] = np.frombuffer(plain, dtype=np.int8)
-    else:
-        signed = _unzigzag(_unpack_planes(packed.steps, count * width))
+    signed = _unpack_signed(packed.steps, count * width)
     sums: _Whole = np.add.reduce(signed.reshape(count, width)[:, :place], axis=1, dtype=np.int64)
     return sums
 
@@ -383,7 +385,7 @@ def _join_planes(all_planes: Sequence[list[bytes]], counts: Sequence[int]) -> _U
 def _unpack_bases(packed: _PackedMatrix) -> _Whole:
     if packed.flags & _ONE_BASE:
         return np.full(packed.rows, _one_base(packed), dtype=np.int64)
-    return _unzigzag(_unpack_planes(packed.bases, packed.rows)).cumsum(dtype=np.int64)
+    return _unpack_signed(packed.bases, packed.rows).cumsum(dtype=np.int64)
 
 
 def _one_base(packed: _PackedMatrix) -> int:
@@ -403,7 +405,7 @@ def _unpack_rows(packed: _PackedMatrix, bases: _Whole, whole: _Whole) -> None:
         some = np.empty((count, samples), dtype=np.int64)
     first = bases[:, None] if varying is None else bases[varying, None]
     some[:, :1] = first
-    some[:, 1:] = _unzigzag(_unpack_planes(packed.steps, count * (samples - 1))).reshape(count, samples - 1)
+    some[:, 1:] = _unpack_signed(packed.steps, count * (samples - 1)).reshape(count, samples - 1)
     np.cumsum(some, axis=1, out=some)
     if varying is not None:
         whole[:] = bases[:, None]
