@@ -12,7 +12,6 @@ import random
 import signal
 import socket
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from types import FrameType
@@ -156,14 +155,11 @@ class LimitedServer(uvicorn.Server):
             log.debug("%s is not connected: %s", connection.caller, error)
 
 
-ADMITTED_PER_TURN, TURN_SECONDS, MAX_ADMITTED = 8, 0.005, 128
+ACCEPTED_PER_TURN, TURN_SECONDS, MAX_ACCEPTED = 8, 0.005, 128
 """asyncio's own server would begin all connections that wait in one turn of the event loop: a flood of them would delay
 everything else by many milliseconds. After a turn that took longer than this, in proportion more are begun: where
-thousands of agents come back at once, those that are connected keep the event loop busy, and the others would wait for
-half a minute."""
-ACCEPTED_PER_TURN, MAX_ACCEPTED = 64, 8192
-"""Connections are taken from the kernel sooner than that, up to a number that wait here: its queue is short, and a
-client that finds it full tries again only after one, three, seven seconds."""
+thousands of agents come back at once, those that are connected keep the event loop busy, and the kernel's queue for the
+others is short."""
 MAX_HELD = 512
 """Refused connections that are kept open for a while; beyond that the oldest is closed at once."""
 _RETRY_SECONDS = 0.1
@@ -191,8 +187,7 @@ class ConnectionListener:
         self._loop = asyncio.get_running_loop()
         self._served: set[asyncio.Task[None]] = set()
         self._held: dict[socket.socket, asyncio.TimerHandle] = {}
-        self._accepted: deque[tuple[socket.socket, str]] = deque()
-        self._admitted_at = 0.0
+        self._accepted_at = now()
 
     def open(self, backlog: int) -> None:
         self._listening.setblocking(False)
@@ -203,9 +198,6 @@ class ConnectionListener:
         """Cancels `serve` where it is not done. The listening socket is left open."""
         self._loop.remove_reader(self._listening)
         self._close_held()
-        for accepted, _ in self._accepted:
-            accepted.close()
-        self._accepted.clear()
         for task in self._served:
             task.cancel()
         await asyncio.gather(*self._served, return_exceptions=True)
@@ -215,41 +207,31 @@ class ConnectionListener:
             self._loop.add_reader(self._listening, self._accept_some)
 
     def _accept_some(self) -> None:
-        for _ in range(ACCEPTED_PER_TURN):
+        turns = max(1.0, (self._now() - self._accepted_at) / TURN_SECONDS)
+        for _ in range(min(int(ACCEPTED_PER_TURN * turns), MAX_ACCEPTED)):
             try:
                 accepted, peer = self._listening.accept()
             except (BlockingIOError, ConnectionAbortedError):
-                return
+                break
             except OSError as error:
                 # Most likely too many files are open: others have to be closed first.
                 log.debug("a connection was not accepted: %s", error)
                 self._close_held()
                 self._loop.remove_reader(self._listening)
                 self._loop.call_later(_RETRY_SECONDS, self._watch)
-                return
+                break
             accepted.setblocking(False)
-            if not self._accepted:
-                self._admitted_at = self._now()
-                self._loop.call_soon(self._admit_some)
-            self._accepted.append((accepted, peer[0] if isinstance(peer, tuple) else ""))
-        if len(self._accepted) >= MAX_ACCEPTED:
-            self._loop.remove_reader(self._listening)
-            self._loop.call_later(_RETRY_SECONDS, self._watch)
+            self._begin(accepted, peer[0] if isinstance(peer, tuple) else "")
+        self._accepted_at = self._now()
 
-    def _admit_some(self) -> None:
-        turns = max(1.0, (self._now() - self._admitted_at) / TURN_SECONDS)
-        for _ in range(min(int(ADMITTED_PER_TURN * turns), MAX_ADMITTED, len(self._accepted))):
-            accepted, address = self._accepted.popleft()
-            connection = self._limiter.admit(accepted, address, self._loop.time())
-            if connection is None:
-                self._hold_back(accepted)
-                continue
-            task = self._loop.create_task(self._serve(accepted, connection))
-            self._served.add(task)
-            task.add_done_callback(partial(self._end_serving, accepted, connection))
-        self._admitted_at = self._now()
-        if self._accepted:
-            self._loop.call_soon(self._admit_some)
+    def _begin(self, accepted: socket.socket, address: str) -> None:
+        connection = self._limiter.admit(accepted, address, self._loop.time())
+        if connection is None:
+            self._hold_back(accepted)
+            return
+        task = self._loop.create_task(self._serve(accepted, connection))
+        self._served.add(task)
+        task.add_done_callback(partial(self._end_serving, accepted, connection))
 
     def _end_serving(self, accepted: socket.socket, connection: Connection, task: asyncio.Task[None]) -> None:
         self._served.discard(task)
