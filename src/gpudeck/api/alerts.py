@@ -1,4 +1,4 @@
-"""/api/v1/alerts, /alerts/{id}/acknowledge, /alerts/acknowledge, /alerts/unacknowledge,
+"""/api/v1/alerts, /alerts/{id}/acknowledge, /alerts/acknowledge, /alerts/unacknowledge, /alerts/test,
 /mutes, /mutes/{id} and /me/mutes.
 
 Everyone who may read sees all of it. Users acknowledge and choose their own mutes, admins add mutes.
@@ -6,7 +6,9 @@ Everyone who may read sees all of it. Users acknowledge and choose their own mut
 
 import fnmatch
 from collections.abc import Sequence
-from typing import Annotated
+from functools import partial
+from time import monotonic
+from typing import Annotated, Final
 
 import msgspec
 from litestar import Response, delete, get, post, put
@@ -15,19 +17,33 @@ from litestar.exceptions import ValidationException
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct, field
 
+from gpudeck.alerts.backtest import HostPast, choose_rule, try_on_host
 from gpudeck.alerts.notifiers.settings import TOPICS
 from gpudeck.alerts.notifiers.store import MAX_PERSONAL_MUTES, PersonalMuteStore
 from gpudeck.alerts.record import describe
 from gpudeck.alerts.service import MAX_MUTES, AlertManager
 from gpudeck.alerts.store import MAX_LISTED, AlertQuery
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documented
+from gpudeck.api.answers import HubRequest, RequestRefused, TheHub, answer_json, documented
+from gpudeck.api.history import HistoryQueries, TheHistory
 from gpudeck.api.login import AuthRequest, TheAuth
-from gpudeck.api.parameters import HostName, Length, Moment, read_length, read_moment, read_words, word_list
+from gpudeck.api.parameters import (
+    HostName,
+    Length,
+    Moment,
+    Time,
+    read_length,
+    read_moment,
+    read_time,
+    read_words,
+    word_list,
+)
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.settings import RuleName
+from gpudeck.history.base import HistoryRefused
+from gpudeck.history.time_range import check_range
 from gpudeck.model import clock
-from gpudeck.model.alert import ALERT_STATES, Alert, AlertList, Mute, MuteList
+from gpudeck.model.alert import ALERT_STATES, Alert, AlertList, AlertTest, Mute, MuteList
 from gpudeck.model.event import SEVERITIES
 from gpudeck.model.text import clean
 
@@ -275,3 +291,70 @@ async def choose_personal_mutes(
 
 def _show_personal_mutes(account: str, auth: Auth, mutes: PersonalMuteStore) -> PersonalMutes:
     return PersonalMutes(sorted(mutes.of(account)), sorted(auth.users.user_of(account).mute))
+
+
+MAX_FIRINGS: Final = 1_000
+_SECONDS: Final = 20.0
+"""A test of a large fleet ends after so long, and says how many hosts are left."""
+
+
+@get(
+    "/api/v1/alerts/test",
+    opt=access("read"),
+    responses=documented(AlertTest, "What it would have done"),
+)
+async def try_alert_rule(
+    *,
+    request: HubRequest,
+    alerts: TheAlerts,
+    hub: TheHub,
+    history: TheHistory,
+    rule: Annotated[str | None, QueryParameter(max_length=64, description="A rule of the operator's own")] = None,
+    expr: Annotated[str | None, QueryParameter(max_length=1000, description="An expression in its place")] = None,
+    start: Time = "-7d",
+    end: Time = "now",
+    host: HostName = None,
+) -> Response[bytes]:
+    """How often a rule would have fired, by default in the last seven days."""
+    history.check_kept()
+    now, chosen = history.now(), choose_rule(alerts.engine, rule, expr)
+    span = read_time("start", start, now), min(read_time("end", end, now), now)
+    check_range(*span)
+    hosts = [one for one in hub.fleet.ordered() if host is None or host in {one.name, one.id}]
+    if host is not None and not hosts:
+        raise RequestRefused(404, "unknown_host", f"there is no host {clean(host)}.")
+    pasts, tested, until = list[HostPast](), 0, monotonic() + _SECONDS
+    for one in hosts:
+        if tested and monotonic() >= until:
+            break
+        limits = chosen.limits_of(one.name, one.facts.labels)
+        if limits.is_on:
+            place = one.id, one.name
+            question = partial(try_on_host, host=place, rule=chosen, limits=limits, span=span)
+            pasts += await _ask_known(history, question)
+        tested += 1
+    firings = sorted((firing for past in pasts for firing in past.firings), key=lambda firing: firing.fired_at)
+    total = sum(past.total for past in pasts)
+    found = AlertTest(
+        rule=rule,
+        expr=chosen.expression.text,
+        start=span[0],
+        end=span[1],
+        step=max((past.step for past in pasts), default=None),
+        known=round(sum(past.known for past in pasts) / total, 4) if total else None,
+        hosts=tested,
+        hosts_left=len(hosts) - tested,
+        count=len(firings),
+        firings=firings[:MAX_FIRINGS],
+    )
+    return await answer_json(request, msgspec.json.encode(found))
+
+
+async def _ask_known(history: HistoryQueries, question: "partial[HostPast]") -> list[HostPast]:
+    """Nothing of a host that the history does not know yet."""
+    try:
+        return [await history.ask(question)]
+    except HistoryRefused as error:
+        if error.code != "unknown_host":
+            raise
+        return []

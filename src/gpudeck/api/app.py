@@ -16,7 +16,6 @@ from gpudeck import __version__
 from gpudeck.api import (
     about,
     accounts,
-    alert_test,
     alerts,
     ask,
     badge,
@@ -25,7 +24,6 @@ from gpudeck.api import (
     events,
     export,
     fleet,
-    health,
     history,
     hosts,
     idle_policy,
@@ -39,7 +37,6 @@ from gpudeck.api import (
     queue,
     reference,
     reservations,
-    runs,
     waste,
 )
 from gpudeck.api.access import Authenticator, check_access, check_one_token
@@ -75,9 +72,9 @@ HEALTH, READINESS = "/healthz", "/readyz"
 
 
 RESOURCES = (
-    *(fleet, hosts, health, history, runs, jobs, events, alerts, maintenance, reservations, login, accounts),
+    *(fleet, hosts, history, jobs, events, alerts, maintenance, reservations, login, accounts),
     *(queue, metrics, ask, about, install, badge, reference, page),
-    *(waste, idle_policy, device_login, oidc, export, digests, alert_test),
+    *(waste, idle_policy, device_login, oidc, export, digests),
 )
 """All routes that stand in one of these modules are served."""
 

@@ -1,4 +1,5 @@
-"""/api/v1/hosts (GET, POST, DELETE), /api/v1/hosts/{host} (GET, DELETE) and /api/v1/host-origins (GET)."""
+"""/api/v1/hosts (GET, POST, DELETE), /api/v1/hosts/{host} (GET, DELETE), /api/v1/host-origins (GET) and
+/api/v1/hosts/{host}/health (GET): whether jobs may start on a host's GPUs. That one reads no database: prologs wait."""
 
 import asyncio
 import contextlib
@@ -24,6 +25,7 @@ from msgspec import Meta, Struct, field
 
 from gpudeck.alerts.service import AlertManager
 from gpudeck.api.access import ThePolicy, access, caller_of
+from gpudeck.api.alerts import TheAlerts
 from gpudeck.api.answers import HubRequest, RequestRefused, TheHub, answer_in_parts, answer_json, documented
 from gpudeck.api.install import Installer
 from gpudeck.api.login import TheAuth
@@ -35,8 +37,10 @@ from gpudeck.discovery.static import HostEntry
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.host_memory import HostMemory
 from gpudeck.fleet.hub import Hub
+from gpudeck.model import clock
 from gpudeck.model.cpu_budget import LoopBudget
 from gpudeck.model.errors import GpudeckError, Temporary, UsageError
+from gpudeck.model.gpu_state import HostHealth, judge_host
 from gpudeck.model.report import Word
 from gpudeck.model.target import AddedHosts, RemovedHosts, Target, Via
 from gpudeck.model.view import Host, HostList, HostStatus
@@ -397,3 +401,38 @@ async def remove_hosts(
 
 def explain_missing(host: str) -> str:
     return f"no host is called {host[:100]!r}; /api/v1/hosts lists them"
+
+
+MAX_GPUS = 256
+
+
+@get(
+    "/api/v1/hosts/{host:str}/health",
+    opt=access("read"),
+    responses=documented(HostHealth, "The verdict, with the reasons"),
+)
+async def read_host_health(
+    request: HubRequest,
+    hub: TheHub,
+    alerts: TheAlerts,
+    host: HostPath,
+    gpu: Annotated[
+        list[str] | None,
+        QueryParameter(
+            max_items=MAX_GPUS, description="Only these GPUs, by number or UUID; may be given several times"
+        ),
+    ] = None,
+) -> Response[bytes]:
+    """Whether jobs may start on a host's GPUs: `ok`, `drain` or `unknown`, with the reasons. For prologs."""
+    fleet = hub.fleet
+    found = fleet.find(host)
+    if found is None:
+        raise RequestRefused(404, "unknown_host", explain_missing(host))
+    view = found.own_view()
+    view.gpus = found.show(list(found.gpus.values()))
+    # A hub of several that does not evaluate alerts knows what all viewers see: the critical ones first.
+    firing = {alert.id: alert for alert in fleet.alerts if alert.host_id == found.id}
+    firing |= {record.id: record.show() for record in alerts.engine.firing_of(found.id)}
+    wanted = [name[:128] for name in gpu or ()]
+    verdict = judge_host(view, firing.values(), wanted, clock.wall())
+    return await answer_json(request, msgspec.json.encode(verdict))
