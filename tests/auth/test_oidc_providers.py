@@ -110,9 +110,9 @@ class Player:
 
         asyncio.run(closing())
 
-    async def begin(self, user: str) -> tuple[str, dict[str, str]]:
+    async def begin(self, user: str, trial: str = "") -> tuple[str, dict[str, str]]:
         """The cookie of a login, and what the provider sent the browser back with."""
-        url, cookie = await self.logins.begin("node")
+        url, cookie = await self.logins.begin("node", trial=trial)
         with httpx.Client(timeout=60) as browser:
             end = await asyncio.to_thread(pass_forms, browser, url, user, self.page)
         return cookie, {name: values[0] for name, values in parse_qs(urlsplit(end).query).items()}
@@ -151,10 +151,7 @@ def test_a_trial_that_one_hub_begins_can_be_finished_by_another(place: HubPlace,
 
     async def playing() -> None:
         trial = await player.logins.make_trial("node")
-        url, cookie = await other.logins.begin("node", trial=trial.id)
-        with httpx.Client(timeout=60) as browser:
-            end = await asyncio.to_thread(pass_forms, browser, url, "uli", place.url)
-        answer = {name: values[0] for name, values in parse_qs(urlsplit(end).query).items()}
+        cookie, answer = await other.begin("uli", trial.id)
         assert (await other.logins.finish("node", cookie, answer, "192.0.2.7", "a browser")).secret is None
         await other.logins.close()
         known = await player.logins.trials.find(trial.id)
@@ -299,6 +296,10 @@ def test_without_refresh_tokens_personal_tokens_end_some_time_after_the_login(
     player = Player(place, provider)
 
     async def playing() -> None:
+        trial = await player.logins.make_trial("node")
+        await player.logins.finish("node", *await player.begin("uli", trial.id), "192.0.2.7", "a browser")
+        (trial,) = await player.logins.trials.list()
+        assert "the provider gives no refresh token" in trial.problem
         secret = await player.finish(*await player.begin("ada"))
         token = await player.make_token(secret)
         await player.logins.check_grants()

@@ -49,6 +49,10 @@ RETRY_SECONDS: Final = 60.0
 """After so long a provider that did not answer is asked again about a login."""
 _CHECKS_AT_ONCE: Final = 8
 _MAX_CHECKS: Final = 200
+_NO_REFRESH: Final = (
+    "the provider gives no refresh token, so sessions and personal tokens end `expire` after a login; most providers "
+    "give one with the scope offline_access"
+)
 _sessions, _table, _tokens = schema.sessions, schema.provider_grants, schema.tokens
 _accounts, _identities = schema.accounts, schema.identities
 
@@ -156,12 +160,9 @@ class OidcLogins:
         trial = await self.trials.find(id_)
         if trial is None or trial.state != "waiting":
             raise Refused("this trial was used, or is too old.", "Begin another one.")
-        trial = replace(
-            trial,
-            claims=hide_secrets(read.id_claims),
-            userinfo=hide_secrets(read.userinfo),
-            problem=read.userinfo_problem,
-        )
+        claims, userinfo = hide_secrets(read.id_claims), hide_secrets(read.userinfo)
+        problems = [read.userinfo_problem, "" if read.refresh_token else _NO_REFRESH]
+        trial = replace(trial, claims=claims, userinfo=userinfo, problem=". ".join(filter(None, problems)))
         try:
             user = map_user(merge_claims(read.id_claims, read.userinfo), provider.settings.mapping)
         except Refused as error:
