@@ -17,8 +17,10 @@ from fakes.oidc_hub import HubPlace, entry
 from fakes.oidc_providers import CLIENT, SECRET, NodeProvider, node_provider, pass_forms
 from fakes.ports import free_port
 from fakes.waiting import wait_until
+from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.settings import AuthSettings, MappingSettings, OidcSettings
+from gpudeck.database.engine import Database
 from gpudeck.database.schema import identities, provider_grants
 from gpudeck.model.errors import Refused
 
@@ -91,12 +93,16 @@ def test_a_login_that_is_tried_shows_claims_and_reasons_and_logs_nobody_in(
 class Player:
     """The hub's own service in this process, so that a test says when sessions are due."""
 
-    def __init__(self, place: HubPlace, provider: NodeProvider, **changes: Any) -> None:
+    def __init__(self, place: HubPlace, provider: NodeProvider, database: Database | None = None) -> None:
         (place.folder / "secret").write_text(SECRET)
         mapping = MappingSettings(roles={"admin": ["gpu-admins"]}, default_role="viewer")
         scopes, file = ["openid", "profile", "email", "groups"], str(place.folder / "secret")
-        settings = OidcSettings("node", provider.issuer, CLIENT, file, scopes=scopes, mapping=mapping, **changes)
-        self.auth = make_auth(place.folder, AuthSettings(oidc=[settings]), public_url=place.url)
+        settings = OidcSettings("node", provider.issuer, CLIENT, file, scopes=scopes, mapping=mapping)
+        auth = AuthSettings(oidc=[settings])
+        if database is None:
+            self.auth = make_auth(place.folder, auth, public_url=place.url)
+        else:
+            self.auth = Auth(database, auth, public_url=place.url)
         assert self.auth.oidc is not None
         self.logins = self.auth.oidc
         self.page = place.url
@@ -145,9 +151,11 @@ class Player:
         return len((await self.auth.database.execute(select(provider_grants))).all())
 
 
-def test_a_trial_that_one_hub_begins_can_be_finished_by_another(place: HubPlace, provider: NodeProvider) -> None:
-    player = Player(place, provider)
-    other = Player(place, provider)
+def test_a_trial_that_one_hub_begins_can_be_finished_by_another(
+    place: HubPlace, provider: NodeProvider, database: Database
+) -> None:
+    player = Player(place, provider, database)
+    other = Player(place, provider, database)
 
     async def playing() -> None:
         trial = await player.logins.make_trial("node")
@@ -202,9 +210,9 @@ def test_a_provider_that_is_down_ends_no_session_and_is_named(
 
 
 def test_personal_tokens_end_with_the_user_also_after_the_session_and_come_back_with_a_login(
-    place: HubPlace, provider: NodeProvider
+    place: HubPlace, provider: NodeProvider, database: Database
 ) -> None:
-    player = Player(place, provider)
+    player = Player(place, provider, database)
     find = player.auth.find_token
 
     async def playing() -> None:
@@ -268,9 +276,9 @@ def test_while_the_provider_is_down_tokens_still_count_and_the_log_says_so_once(
 
 
 def test_of_many_ended_sessions_one_is_asked_about_while_there_are_tokens_and_none_without(
-    place: HubPlace, provider: NodeProvider
+    place: HubPlace, provider: NodeProvider, database: Database
 ) -> None:
-    player = Player(place, provider)
+    player = Player(place, provider, database)
 
     async def playing() -> None:
         secrets = [await player.finish(*await player.begin("ada")) for _ in range(3)]
@@ -314,14 +322,13 @@ def test_without_refresh_tokens_personal_tokens_end_some_time_after_the_login(
 
 
 def test_tokens_of_before_are_suspended_when_nobody_can_be_asked_about_their_user(
-    place: HubPlace, provider: NodeProvider
+    place: HubPlace, provider: NodeProvider, database: Database
 ) -> None:
-    player = Player(place, provider)
+    player = Player(place, provider, database)
 
     async def playing() -> None:
         secret = await player.finish(*await player.begin("ada"))
         token = await player.make_token(secret)
-        database = player.auth.database
         await database.execute(delete(provider_grants))
         await player.ask_again()
         assert player.auth.find_token(token) is not None
