@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from fakes import waiting
 from fakes.tops import FakeFeed, delta_of, some_fleet
 from gpudeck.tui.app import Canvas, TopApp
 from gpudeck.tui.feed import FeedLost
@@ -19,11 +20,11 @@ def seen(app: TopApp) -> str:
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], object], what: str) -> None:
-    for _ in range(400):
-        await pilot.pause(0.02)
-        if condition():
-            return
-    raise AssertionError(f"{what} did not happen:\n{seen(pilot.app)}")  # type: ignore[arg-type]
+    async def look() -> object:
+        await pilot.pause()
+        return condition()
+
+    await waiting.until(look, what)
 
 
 def run(
