@@ -1,4 +1,4 @@
-"""The state of a host that events compare before and after a report (events/detector.py)."""
+"""The state of a host that events are derived from: compared before and after a report (events/detector.py)."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -12,8 +12,8 @@ TWIN_FLAGS = ("clone", "rival", "name")
 
 
 class GpuBaseline(Struct, frozen=True):
-    """`missing` is why it cannot be read, None while it can. `health` is the last one that was known. `faults` are the
-    driver's of the last day, with whose process each was."""
+    """`missing` is why it cannot be read, None if it can. `health` is the last known one. `faults` are driver faults of
+    the last day, each with the user of its process."""
 
     label: str
     model: str
@@ -31,14 +31,14 @@ class _Labelled(Protocol):
 
 
 def has_other_name(uuid: str, label: str, gpus: Mapping[str, _Labelled]) -> bool:
-    """Whether this GPU is among `gpus` under another name: a source that knows no UUIDs calls it source/host/number."""
+    """Whether this GPU is among `gpus` under another UUID: a source without UUIDs names it source/host/number."""
     is_numbered = uuid.count("/") > 1
     return any(gpu.label == label and (other.count("/") > 1) != is_numbered for other, gpu in gpus.items())
 
 
 class HostBaseline(Struct, frozen=True):
-    """`is_down`: not while it is merely late. `gpus` are by UUID, and those of the last time where they could not be
-    read. `duplicates` are sentences, by kind. `skew` is by how many seconds its clock is ahead."""
+    """`is_down` is false for a late host. `gpus` are by UUID; if they could not be read, those of the last reading.
+    `duplicates` are messages by kind. `skew` is how many seconds its clock is ahead."""
 
     name: str
     via: str

@@ -1,6 +1,6 @@
 """Checks the hub's own clock against the agents' clocks and the kernel's time service; in doubt an admin confirms it.
 
-The answer goes to the hub's `RetentionClock`, and into `clock.json`, which `gpudeck history accept-clock` writes too.
+The result goes to the hub's `RetentionClock` and to `clock.json`, which `gpudeck history accept-clock` also writes.
 """
 
 import ctypes
@@ -34,9 +34,9 @@ _SAVE_SECONDS: Final = 600.0
 _STEP: Final = 2.0
 """A clock that changes by more than this within a second was set."""
 _ASK_AFTER: Final = 300.0
-"""Agents need so long to return after a start."""
+"""Agents need this long to return after a start."""
 _DOUBT: Final = 86_400.0
-"""A smaller jump only keeps data a little longer, without a confirmation."""
+"""A smaller jump needs no confirmation: it only keeps data a little longer."""
 _DAY: Final = 86_400
 _UNSYNCHRONIZED: Final = 5
 """TIME_ERROR of adjtimex(2)."""
@@ -47,7 +47,7 @@ class _Kept(Struct):
 
 
 class ClockMonitor:
-    """`tick` once a second and `close`, in the event loop that owns the hub. Those who `subscribe` get its events."""
+    """`tick` once a second and `close`, in the event loop that owns the hub. Subscribers get its events."""
 
     def __init__(self, data_dir: Path, now: clock.Clock = clock.wall, monotonic: clock.Clock = time.monotonic) -> None:
         self._file = data_dir / FILE
@@ -69,7 +69,7 @@ class ClockMonitor:
         moment, offset = self._monotonic(), self._now() - self._monotonic()
         if abs(offset - self._offset) > _STEP:
             log.warning("the hub's clock was set by %+.0f s, to %s", offset - self._offset, show_utc(self._now()))
-            self._seen = None  # what agents said of it was of the clock before
+            self._seen = None  # the agents' skews relate to the clock before
         self._offset = offset
         if moment - self._looked >= _CHECK_SECONDS:
             self._looked = moment
@@ -90,7 +90,7 @@ class ClockMonitor:
             self._save()
 
     def _skews(self, fleet: FleetState) -> list[float]:
-        """How far ahead each agent's clock was with a report of the last minute; not those of this machine's own."""
+        """The clock skew of each agent that reported in the last minute, except this machine's own."""
         seen = {host.id: host.observed_at for host in fleet.hosts.values() if host.status == "up"}
         before, self._seen = self._seen, seen
         if before is None:
@@ -117,7 +117,7 @@ class ClockMonitor:
         )
 
     def _note(self, problem: str | None) -> None:
-        """The words may change while it lasts: an event at its beginning and its end is enough."""
+        """The text may change while it lasts: one event at its beginning and one at its end are enough."""
         before, self.problem = self.problem, problem
         if problem is not None and before is None:
             log.warning("%s", problem)
@@ -147,7 +147,7 @@ class ClockMonitor:
 
 
 def write_certain(data_dir: Path, certain: float) -> None:
-    """That time has surely passed. The file belongs to whom the folder does. Raises OSError."""
+    """Record a time that has certainly passed. The file gets the owner of the folder. Raises OSError."""
     file = data_dir / FILE
     replace_file(file, msgspec.json.encode(_Kept(certain)))
     if os.geteuid() == 0:
@@ -163,7 +163,7 @@ def _read(file: Path) -> float | None:
 
 
 def _known(data_dir: Path, kept: float | None) -> float | None:
-    """What was certain when the last process ended; without a note of it, when a file was last written."""
+    """The time that was certain when the last process ended; without a record, the time of the newest file."""
     if kept is not None:
         return kept
     files = [data_dir / name for name in _DATA]
@@ -171,8 +171,8 @@ def _known(data_dir: Path, kept: float | None) -> float | None:
 
 
 def is_synchronized(now: float) -> bool:
-    """Whether the kernel says that a time service keeps its clock right, and `now` is that clock's time."""
-    # struct timex: its size is 208, its time begins at 72. It changes nothing with modes = 0.
+    """Whether the kernel's clock is synchronized by a time service, and `now` is that clock's time."""
+    # struct timex: its size is 208, its time is at offset 72. modes = 0 changes nothing.
     timex = ctypes.create_string_buffer(512)
     try:
         state = int(ctypes.CDLL(None).adjtimex(timex))

@@ -1,8 +1,8 @@
-"""Numbers of many GPUs or hosts as columns: one row each, one column a metric of the catalog.
+"""Numbers of many GPUs or hosts as columns: a row each, and a column per metric of the catalog. NaN is unknown.
 
-NaN is unknown. Rows are given out in runs, so that the GPUs of one host lie side by side. Never hold a column across an
-`await`: it is replaced when rows are given out. `judge` has the rules of model.gpu_state as column
-operations, and tests hold these to them. A comparison with NaN is false: unknown values are tested for explicitly.
+Rows are allocated in runs, so the GPUs of a host are adjacent. Never hold a column across an `await`: allocating rows
+may replace it. `judge` implements the rules of model.gpu_state as column operations; tests compare the two. A
+comparison with NaN is false, so unknown values are tested for explicitly.
 """
 
 from collections.abc import Iterable
@@ -36,22 +36,22 @@ NAN: Final = float("nan")
 NO_ROWS: Final = slice(0, 0)
 
 _FEW: Final = 6
-"""Rows that are quicker taken one by one."""
+"""Up to this many rows are faster one by one."""
 NONE: Final = 0
-"""The code of a free row, or of a missing word."""
+"""The code of a free row, or of no value."""
 AVAILABILITY_WORDS: Final[tuple[Availability | None, ...]] = (None, *AVAILABILITIES)
 AVAILABILITY_CODES: Final = {word: code for code, word in enumerate(AVAILABILITY_WORDS)}
 FREE, BUSY, IDLE, ALLOCATED, RESERVED, DRAINED, UNKNOWN = (AVAILABILITY_CODES[word] for word in AVAILABILITIES)
 
 HEALTH_WORDS: Final[tuple[HealthLevel, ...]] = ("ok", "unknown", "warning", "critical")
-"""From the best to the worst: the code of a worse level is higher."""
+"""From best to worst: a worse level has a higher code."""
 OK, UNREAD, WARNING, CRITICAL = range(4)
 
 
 NEVER_SEEN, UP, LATE, DOWN = range(1, 5)
 STATUS_CODES: Final[dict[HostStatus, int]] = {"never_seen": NEVER_SEEN, "up": UP, "late": LATE, "down": DOWN}
 NOBODY: Final = -1
-"""The user of a GPU that has none."""
+"""The user code of a GPU without users."""
 _PLACE: Final = {name: place for place, name in enumerate(GPU_METRICS)}
 _UTILIZATION: Final = _PLACE["utilization_percent"]
 _MEMORY: Final = _PLACE["memory_used_bytes"]
@@ -61,8 +61,8 @@ _UNCORRECTED: Final = _PLACE["ecc_uncorrected_count"]
 _LINKS_DOWN: Final = _PLACE["nvlink_inactive_count"]
 
 BY_ITSELF, NO_DATA, BLIND, ORPHANED, NO_USE, MISSING, SILENT, NO_RESERVATIONS, CLOSED, NO_SCHEDULER = range(10)
-"""Why a GPU is in its state. BY_ITSELF: the word explains itself. MISSING, SILENT, CLOSED and NO_SCHEDULER have
-sentences of their own: those of the GPU, of its host and of its scheduler."""
+"""Why a GPU is in its state. BY_ITSELF: the state needs no reason. The text of MISSING is that of the GPU, of SILENT
+that of its host, of CLOSED and NO_SCHEDULER that of its scheduler."""
 WHY_AVAILABLE: Final = {
     NO_DATA: "neither its processes nor its memory could be read",
     BLIND: "it is in use; its utilization cannot be read",
@@ -73,7 +73,7 @@ WHY_AVAILABLE: Final = {
 WELL, HEAT, NO_HEAT, WORN, FAULT, LOST, UNHEARD = range(7)
 """Why a GPU has its health."""
 
-# The cases of `judge_availability` in the order in which the first that is true counts, the last for all others.
+# The cases of `judge_availability`: the first that is true counts, and the last stands for all others.
 _STATES: Final = np.array(
     (UNKNOWN, BUSY, UNKNOWN, BUSY, IDLE, BUSY, UNKNOWN, ALLOCATED, DRAINED, DRAINED, RESERVED, UNKNOWN, UNKNOWN, FREE),
     np.uint8,
@@ -85,13 +85,13 @@ _IDLE_CASE, _BUSY_CASE, _FREE_CASE = 4, 5, 13
 
 
 def _column(kind: type[_Kind], blank: float) -> NDArray[_Kind]:
-    """A column that a class declares: one empty row of it. Its objects have a column of as many rows as they need."""
+    """A column that a class declares, as one empty row. Instances have a column with as many rows as they need."""
     return np.full(1, blank, kind)
 
 
 class Columns:
-    """Rows of one kind. `values` are [row, metric], `published` what viewers were last sent of the metrics at the
-    places `live`. Each `_column` of a class is a further column."""
+    """Rows of one kind. `values` are [row, metric]; `published` are the last values sent to viewers, of the metrics at
+    the places `live`. Each `_column` of a class is another column."""
 
     METRICS: ClassVar[dict[str, Metric]]
 
@@ -134,7 +134,7 @@ class Columns:
         return slice(start, start + count)
 
     def give_back(self, rows: slice) -> None:
-        """They are free and empty. They are given out again after `recycle`."""
+        """Free these rows and clear them. They are allocated again after `recycle`."""
         if rows.stop > rows.start:
             self.values[rows] = self.published[rows] = NAN
             for name, blank in self._blank.items():
@@ -142,28 +142,28 @@ class Columns:
             self._resting.append(rows)
 
     def recycle(self) -> None:
-        """Rows that were given back may be given out again: viewers know whose rows are whose."""
+        """Make freed rows available again: viewers know that their owners are gone."""
         for rows in self._resting:
             self._free.setdefault(rows.stop - rows.start, []).append(rows.start)
         self._resting.clear()
 
     def copy(self, target: int, source: int, other: "Columns | None" = None) -> None:
-        """All that is known of one row becomes that of another, of this table or of a second one of the same kind."""
+        """Copy one row to another, in this table or from a second one of the same kind."""
         before = other or self
         self.values[target], self.published[target] = before.values[source], before.published[source]
         for name in self._blank:
             getattr(self, name)[target] = getattr(before, name)[source]
 
     def metric(self, name: str) -> Floats:
-        """One metric of all rows. Lent: it is replaced when rows are given out."""
+        """One metric of all rows. Do not keep it: allocating rows may replace it."""
         return self.values[: self.end, self.place[name]]
 
     def numbers(self, row: int) -> list[Value]:
-        """The metrics of one row as JSON has them: None where unknown, and no fraction where there is none."""
+        """The metrics of one row as in JSON: None if unknown, and whole numbers without a fraction."""
         return list(map(_plain, self.values[row].tolist(), self._whole))
 
     def shown(self, rows: Rows | slice) -> tuple[Iterable[tuple[Value, ...]], list[tuple[str, ...]]]:
-        """The same of many rows, and the names of those that are unknown."""
+        """The metrics of many rows as in JSON, and the names of the unknown ones of each row."""
         values = self.values[rows]
         if len(values) < _FEW:
             plain = [tuple(map(_plain, row, self._whole)) for row in values.tolist()]
@@ -201,11 +201,11 @@ class Columns:
 
 
 class GpuColumns(Columns):
-    """All GPUs. `availability`, `last_seen` and `health` are codes; `why_available` and `why_healthy` say by which
-    rule, `health_number` with which number. `last_work_at` and `occupied_since` are on the hub's clock, `oldest_start`
-    on the host's. `workers` is -1 where processes are not known, `display_bytes` NaN where a display server's share is
-    not. `fault` is the level of the worst driver fault of the last day. `depends_on_processes`: their memory decides
-    the order of its users, or what display servers take."""
+    """All GPUs. `availability`, `last_seen` and `health` are codes; `why_available`, `why_healthy` and `health_number`
+    are the rule and the number behind them. `last_work_at` and `occupied_since` are on the hub's clock, `oldest_start`
+    on the host's. `workers` is -1 if the processes are unknown, `display_bytes` NaN if the share of display servers is.
+    `fault` is the level of the worst driver fault of the last day. `depends_on_processes`: the memory of its processes
+    decides the order of its users, or the share of display servers."""
 
     METRICS = GPU_METRICS
     host = _column(np.int32, -1)
@@ -249,10 +249,10 @@ class GpuColumns(Columns):
 
 
 class HostColumns(Columns):
-    """All hosts: what their status hangs on (see HostState), and what rules of alerts look at. `is_published`: viewers
-    know this host and its rows. `agent_release` is the number of its agent's version. `late_times`: within the last
-    hour, as of when alerts last looked. `is_regrouped`: it has other GPUs than then, or another name. `is_unseen`: it
-    has reported since then. `devices_version` changes with its GPUs and the processes on them."""
+    """All hosts: what their status depends on (see HostState), and what alert rules read. `is_published`: viewers know
+    the host and its rows. `agent_release` is the number of its agent's version. `late_times`: how often it was late
+    within the last hour. `is_regrouped`: its GPUs or its name have changed since alerts were last evaluated.
+    `is_unseen`: it has reported since then. `devices_version` changes with its GPUs and their processes."""
 
     METRICS = HOST_METRICS
     observed_at = _column(np.float64, NAN)
@@ -274,7 +274,7 @@ class HostColumns(Columns):
 
 
 class ProcessColumns(Columns):
-    """The processes of all GPUs, those of one GPU side by side; `gpu` is its row. Their texts are with the GPU."""
+    """The processes of all GPUs, adjacent for each GPU; `gpu` is its row. Their text is in GpuState."""
 
     METRICS: ClassVar[dict[str, Metric]] = {
         "memory_used_bytes": Metric("bytes", "", high=2.0**53),
@@ -284,8 +284,7 @@ class ProcessColumns(Columns):
 
 
 def as_json(values: Floats, is_whole: Flags) -> list[list[Value]]:
-    """The columns of `values`, [row, metric], as JSON has them: None where unknown, and no fraction where there is none
-    and the metric is whole."""
+    """The columns of `values`, [row, metric], as in JSON: None if unknown, and whole metrics without a fraction."""
     is_unknown, is_int = np.isnan(values), ((values == np.trunc(values)) & is_whole).all(axis=0)
     is_mixed = is_unknown.any(axis=0) | (is_whole & ~is_int)
     is_blank: Any = is_unknown.all(axis=0)
@@ -314,9 +313,9 @@ def rows_of(runs: list[slice]) -> Rows:
 
 
 def judge(gpus: GpuColumns, rows: Rows, now: Floats, collected_at: Floats, settings: FleetSettings) -> Rows:
-    """Judge GPUs whose values have just been put into their rows; returns the rows whose health is another.
+    """Evaluate GPUs whose values were just stored; returns the rows whose health changed.
 
-    `now` is the moment of each reading on the hub's clock, `collected_at` the same on its host's.
+    `now` is the time of each reading on the hub's clock, `collected_at` on its host's.
     """
     availability, why = _judge_availability(gpus, rows, now, collected_at, settings.availability)
     health, cause, number = _judge_health(gpus, rows, settings.health)
@@ -338,7 +337,7 @@ def judge(gpus: GpuColumns, rows: Rows, now: Floats, collected_at: Floats, setti
 
 
 def mark_stale(gpus: GpuColumns, rows: slice, now: float) -> None:
-    """Their host is silent, or cannot read them: the last values stay to be read, but nothing is claimed any more."""
+    """The host is silent or cannot read its GPUs: their last values stay readable, but their state is unknown."""
     before, last = gpus.availability[rows], gpus.last_seen[rows]
     gpus.last_seen[rows] = np.where(last == NONE, before, last)
     gpus.since[rows] = np.where(before == UNKNOWN, gpus.since[rows], round(now, 3))
@@ -357,16 +356,15 @@ def _judge_availability(
     is_working = utilization >= rules.work_percent
     is_occupied = (workers > 0) | (memory > rules.empty_bytes)
     is_seen = (workers >= 0) | ~np.isnan(memory)
-    # When work was last seen and when a user came. A clock that was set back starts both anew, and of a GPU that
-    # cannot be read nothing is learnt.
+    # When work was last seen, and when a user came. A clock that was set back restarts both; a missing GPU keeps both.
     last_work = gpus.last_work_at[rows]
     last_work = np.where((is_blind | is_working | (last_work > now)) & ~is_missing, now, last_work)
     came = gpus.occupied_since[rows]
-    # A user who was there when the hub first looked may have come at any time before.
+    # A user who was there at the first reading may have come at any time before.
     arrived = np.where(np.isnan(came), np.where(gpus.is_new[rows], 0.0, now), came)
     came = np.where(is_missing, came, np.where(is_occupied, arrived, NAN))
     began = now - np.maximum(collected_at - gpus.oldest_start[rows], 0.0)
-    # Nobody holds a GPU for longer than they have been on it, however long it was idle before.
+    # A user is idle for no longer than they have been on the GPU.
     idle = now - np.fmax(last_work, np.where(np.isnan(began), came, began))
     cases = (
         is_missing,
@@ -393,7 +391,7 @@ def _judge_availability(
     before = gpus.availability[rows]
     is_other = availability != before
     if is_other.any():
-        # On first visibility, and after a silence, the reading itself may know better since when.
+        # At first sight, and after a silence, the reading may know better since when.
         is_first_sight = ((before == NONE) | (before == UNKNOWN)) & (availability != UNKNOWN)
         beginning = np.where(availability == BUSY, began, last_work)
         since = np.where(is_first_sight & ~np.isnan(beginning), np.minimum(now, beginning), now)
@@ -414,7 +412,7 @@ def _judge_health(gpus: GpuColumns, rows: Rows, limits: HealthSettings) -> tuple
     hot = np.where(is_read, np.where(is_cool, OK, too_hot), UNREAD)
     worn = np.where(is_worn, WARNING, OK)
     level = np.maximum(np.maximum(fault, worn), hot)
-    # Of two that are equally bad a fault is shown before the wear behind it, and that before the heat.
+    # At the same level, faults are shown before wear, and wear before heat.
     cause = np.select(
         (is_missing, (fault == level) & (fault > OK), (worn == level) & is_worn, ~is_read, ~is_cool),
         (LOST, FAULT, WORN, NO_HEAT, HEAT),

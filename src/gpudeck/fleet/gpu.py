@@ -1,7 +1,7 @@
-"""One GPU of the live fleet: its text fields, and its row in the columns that hold its numbers.
+"""One GPU of the live fleet: its text fields, and its row in the columns with its numbers.
 
-The numbers of a report wait for the fleet's table to judge them with others (see fleet.table). Its text is compared
-with what is known, which nearly always is the same.
+The numbers of a report are evaluated in batches (see fleet.table). The text is compared with the known text, which is
+nearly always the same.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -90,10 +90,10 @@ ALL_CHANGED: Final = frozenset(
         "reasons",
     )
 )
-"""Of a GPU in words."""
+"""All text fields of a GPU."""
 _Text = tuple[bytes, ...]
-"""JSON of a GPU without its numbers. Metrics belong after the first piece; the two numbers of each process after one
-piece each of those that follow. Many GPUs share the last piece."""
+"""JSON of a GPU without its numbers. Its metrics follow the first piece; the two numbers of each process follow one of
+the next pieces each. Many GPUs share the last piece."""
 NO_TEXTS: Final[dict[Visibility, _Text]] = {}
 _METRICS_BEGIN: Final = f',"{next(iter(GPU_METRICS))}":'.encode()
 _METRICS_END: Final = b',"availability":'
@@ -102,19 +102,20 @@ _PROCESS_CUTS: Final = (
     (b',"memory_used_bytes":', b',"started_at":'),
     (b',"utilization_percent":', b',"container":'),
 )
-"""Around each number of a process. A quotation mark within a string is escaped, so that none of these can be there."""
+"""The JSON around each number of a process. Quotation marks in strings are escaped, so these cannot occur inside a
+string."""
 _LAST_PIECE: Final = b',"events":'
 _MIN_PIECES: Final = 3
 _encoder = msgspec.json.Encoder()
 _AnyProcess = TypeVar("_AnyProcess", Process, ShownProcess)
 _make_gpu = cast("Callable[..., Gpu]", defstruct("Gpu", [(name, Any) for name in Gpu.__struct_fields__], gc=False))
-"""The same as `Gpu`, from the fields in their order: that takes a tenth of the time."""
+"""The same as `Gpu`, built from positional fields in a tenth of the time."""
 
 
 class GpuState:
-    """A GPU between reports. `missing` is why it cannot be read. `faults` are the driver's, with whose process each
-    was. `unknown` says why metrics are unknown, `rejected` which values were not believed. `changed` are fields that
-    viewers have not been sent."""
+    """A GPU between reports. `missing` is why it cannot be read. `faults` are driver faults of the last day, each with
+    the user of its process. `unknown` has the reasons for unknown metrics, `rejected` those for values that were
+    rejected. `changed` has the fields that viewers have not been sent."""
 
     __slots__ = (
         "_fault",
@@ -167,13 +168,13 @@ class GpuState:
         self._texts: dict[Visibility, _Text] = NO_TEXTS
 
     def begin(self, reading: GpuReading, now: float) -> None:
-        """It was not known before. The agent has often watched for longer than this hub has been running. Later the
-        hub's own eyes count: what is work is decided here."""
+        """Start the state of a new GPU. The agent may know since when it is idle; later the hub decides what counts as
+        work."""
         self.changed = ALL_CHANGED
         self._table.gpus.last_work_at[self.row] = now - (reading.idle_seconds or 0.0)
 
     def recall(self, reading: GpuReading, reason: str) -> None:
-        """Be the GPU of before this start of the hub, of which little but its identity is known."""
+        """Restore the GPU as known before the hub's restart: its identity, and little else."""
         self.unknown = _share(tuple(reading.unknown.items()))
         self._processes_reason, self.silent_reason = reading.processes_reason, reason
         for name, value in reading.metrics.items():
@@ -181,9 +182,8 @@ class GpuState:
         self._take_mark()
 
     def describe(self, reading: GpuReading, collected_at: float, now: float, *, after_gap: bool = False) -> bool:
-        """Take what a report says of it in words; returns whether that may be news. `now` is `collected_at` on our
-        clock. `after_gap`: its agent made readings that have not arrived: what it says of the work in between counts.
-        """
+        """Apply the text of a report; returns whether events may follow from it. `now` is `collected_at` on the hub's
+        clock. `after_gap`: reports in between have not arrived, so the agent's own idle time counts."""
         is_news = False
         gpus = self._table.gpus
         if after_gap and reading.idle_seconds is not None:
@@ -211,7 +211,7 @@ class GpuState:
         return is_news
 
     def note_work(self, at: float) -> None:
-        """Its agent has seen work on it at that moment, in a report that has not arrived."""
+        """Record that the agent saw work at that time, in a report that has not arrived."""
         gpus = self._table.gpus
         gpus.last_work_at[self.row] = max(gpus.last_work_at[self.row], at)
 
@@ -223,12 +223,12 @@ class GpuState:
 
     @property
     def reported_processes(self) -> list[Process] | None:
-        """The same, with the numbers of the last whole report."""
+        """The processes with the numbers of the last whole report."""
         return self._processes
 
     @property
     def has_processes(self) -> bool:
-        """Whether they could be read, and be it that there are none."""
+        """Whether processes could be read; there may be none."""
         return self._processes is not None
 
     def rename(self, names: Names) -> None:
@@ -236,7 +236,7 @@ class GpuState:
         self.note_change("display_name")
 
     def remark(self, now: float) -> None:
-        """Reservations, maintenance or a scheduler have changed: an unused GPU becomes another at once."""
+        """Apply changed reservations, maintenance or allocations. The state of an unused GPU changes at once."""
         self._take_mark()
         gpus, row = self._table.gpus, self.row
         is_empty = self.availability in UNUSED or gpus.why_available[row] in {NO_RESERVATIONS, NO_SCHEDULER}
@@ -262,7 +262,7 @@ class GpuState:
 
     @property
     def last_seen(self) -> Availability | None:
-        """The availability before its host fell silent; None while its values are of now."""
+        """The availability before its host fell silent; None while its values are current."""
         word: Availability | None = AVAILABILITY_WORDS[self._table.gpus.last_seen[self.row]]
         return word
 
@@ -349,7 +349,7 @@ class GpuState:
         return self._mark
 
     def kept_text(self, visibility: Visibility, is_state_changed: bool) -> _Text | None:
-        """None where it is not kept, or other by now."""
+        """The cached text, or None if there is none or it is outdated."""
         if is_state_changed or self.changed:
             return None
         return self._texts.get(visibility if self._processes else EVERYTHING)
@@ -360,14 +360,14 @@ class GpuState:
         return kept
 
     def note_change(self, *fields: str) -> None:
-        """Viewers have to be sent these fields of its view."""
+        """These fields of its view must be sent to viewers."""
         if self.changed is not ALL_CHANGED:
             self.changed = self.changed.union(fields)
         if self.row >= 0:
             self._table.gpus.is_text_changed[self.row] = True
 
     def take_changes(self) -> frozenset[str]:
-        """The fields of its view other than metrics that viewers have not been sent yet."""
+        """The fields of its view, except metrics, that viewers have not been sent yet."""
         names, self.changed = self.changed, NOTHING_CHANGED
         self._texts = NO_TEXTS
         if self._table.gpus.is_state_changed[self.row]:
@@ -385,7 +385,7 @@ class GpuState:
         self._table.processes.gpu[self.process_rows] = row
 
     def fork(self, table: "FleetTable", row: int) -> "GpuState":
-        """A second state, in a row of another table, that goes on from this one by itself."""
+        """A copy in a row of another table, which continues independently."""
         other = GpuState.__new__(GpuState)
         for name in GpuState.__slots__:
             setattr(other, name, getattr(self, name))
@@ -404,7 +404,7 @@ class GpuState:
         self.vendor, self.parent, self.pci_address = reading.vendor, reading.parent, reading.pci_address
 
     def _take_mark(self) -> None:
-        """Of those that count now, also where the values were read before one of them began."""
+        """Apply the reservation, maintenance and allocation that count now, even if the values were read before."""
         marks, gpus, schedule = self._table.marks, self._table.gpus, self._table.maintenance
         host = self._table.host_at[gpus.host[self.row]]
         if schedule or self.maintenance is not None:
@@ -449,7 +449,7 @@ class GpuState:
 
     def _with_numbers(self, make: Callable[..., _AnyProcess]) -> list[_AnyProcess]:
         numbers = self._table.processes.values[self.process_rows].tolist()
-        # Users know an array task by another number than the one in its processes' groups.
+        # Users know an array task by another number than its cgroup does.
         given = self.scheduling.allocation
         names = {} if given is None or given.number is None else {given.number: given.job}
         return [
@@ -470,8 +470,8 @@ class GpuState:
         ]
 
     def take_events(self, reading: GpuReading, collected_at: float) -> bool:
-        """With their owners. The process has often ended by now, and was in the reading before. A fault
-        counts for a day; returns whether any of this may be news."""
+        """Apply driver faults, each with the user of its process, which may have ended since the reading before. A
+        fault counts for a day. Returns whether events may follow."""
         is_news = reading.events != list(self.faults)
         if is_news:
             processes = {process.pid: process for process in (*(self.processes or ()), *(reading.processes or ()))}
@@ -524,7 +524,7 @@ class GpuState:
 
 
 def show_gpus(table: "FleetTable", gpus: Sequence[GpuState], rows: Rows | slice) -> list[Gpu]:
-    """As everybody outside sees them now: many at once take less than half the time of one after another."""
+    """The views of many GPUs: less than half the time of one after another."""
     columns = table.gpus
     state = (columns.availability, columns.why_available, columns.last_seen, columns.since, columns.health)
     numbers, unknown = columns.shown(rows)
@@ -532,7 +532,7 @@ def show_gpus(table: "FleetTable", gpus: Sequence[GpuState], rows: Rows | slice)
 
 
 def encode_gpus(table: "FleetTable", gpus: Sequence[GpuState], rows: Rows, visibility: Visibility) -> Iterator[_Text]:
-    """Their views as JSON, in parts, each after a comma: where nothing but numbers changed only these are written."""
+    """The views as JSON pieces, each starting with a comma. If only numbers changed, only numbers are encoded."""
     kept = list(map(GpuState.kept_text, gpus, repeat(visibility), table.gpus.is_state_changed[rows].tolist()))
     new = [at for at, text in enumerate(kept) if text is None]
     views = iter(show_gpus(table, [gpus[at] for at in new], rows[new]) if new else ())
@@ -573,12 +573,12 @@ def _share_piece(text: bytes) -> bytes:
 
 @lru_cache(4096)
 def _share(reasons: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    """One object for all GPUs with the same reasons: those are most of what is known of a GPU in words."""
+    """One shared object for all GPUs with the same reasons, which are most of a GPU's text."""
     return dict(reasons)
 
 
 def _without_numbers(processes: Iterable[Process]) -> list[tuple[object, ...]]:
-    """What of processes is sent to viewers only when it changes."""
+    """The part of processes that is sent to viewers only when it changes."""
     return [
         (one.pid, one.user, one.command, one.started_at, one.container, one.job, one.evidence, one.display, one.reasons)
         for one in processes

@@ -1,5 +1,5 @@
-"""One host of the live fleet: the order of its reports, its status, and its text fields. Its numbers, and those of its
-GPUs, are rows of the fleet's table."""
+"""One host of the live fleet: the order of its reports, its status, and its text fields. Its numbers and those of its
+GPUs are rows in the fleet's table."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
@@ -53,13 +53,13 @@ from gpudeck.wire import Envelope, Head, ShortReport
 
 LATE_BEATS: Final = 3.0
 BACKLOG_SECONDS: Final = 5.0
-"""A report that is older than this when it arrives comes from a backlog."""
+"""A report that is older than this on arrival is part of a backlog."""
 SKEW_SECONDS: Final = 5.0
-"""A clock that is off by more than this is a problem worth showing."""
+"""A larger clock skew is shown as a problem."""
 SKEW_STEP: Final = 0.15
-"""So much more or less is no change of the skew: reports are on their way for different times."""
+"""Smaller changes of the skew are ignored: they come from varying network delays."""
 ENCODED_AT_ONCE: Final = 32
-"""Hosts whose JSON is made together: more are not quicker."""
+"""Hosts encoded together. Larger batches are not faster."""
 _REMEMBERED_RUNS: Final = 16
 _MAY_BE_ABSENT: Final = ("clock_skew_seconds", "driver_version", "os")
 _IN_REASONS: Final = {"unknown", "gpus_reason", *_MAY_BE_ABSENT}
@@ -75,12 +75,13 @@ _TIME_BEGIN, _TIME_END = b',"last_report_at":', b',"interval_seconds":'
 
 
 Sender = tuple[int, str, str, str, str | None, int | None]
-"""The version of the register, name and id of the host, the way, and what the token is for and which it is."""
+"""Key of the last sender: register version, host name, host id, source, the token's name restriction, and the token id.
+"""
 
 
 class ReportOrder:
-    """Which reports of a host are news, which follow the newest one, and which agent's they are. `sequence` is the
-    number of the newest of `run`: -1 before there was one."""
+    """The order of a host's reports: decides whether a report is new. `run` is the agent run that is shown, `sequence`
+    the number of its newest report (-1: none yet)."""
 
     __slots__ = ("_ended", "run", "sequence")
 
@@ -94,8 +95,8 @@ class ReportOrder:
         return self.run[0]
 
     def has_news(self, envelope: Head, *, is_up: bool) -> bool:
-        """Whether the report was not seen before, and is not from an agent that another has replaced. A replaced agent
-        counts again once its successor has stopped and the host is not up."""
+        """Whether the report is new and not from a replaced agent run. A replaced run counts again once its successor
+        has stopped and the host is not up."""
         run = (envelope.boot_id, envelope.run_id)
         if run == self.run:
             return envelope.sequence > self.sequence
@@ -112,7 +113,7 @@ class ReportOrder:
         return envelope.sequence > self.sequence + 1 and self.is_of_run(envelope)
 
     def advance(self, envelope: Head) -> bool:
-        """This report is the newest from here on. Returns whether it is the first one of its run."""
+        """Make this the newest report. Returns whether it is the first one of its run."""
         run = (envelope.boot_id, envelope.run_id)
         is_new = run != self.run
         if is_new:
@@ -132,8 +133,8 @@ class ReportOrder:
 
 
 class HostFacts(Struct, frozen=True):
-    """What a host's last report said of it in words, by the names of its view. `unknown` is why metrics are unknown,
-    `gpus_reason` why there are no GPUs."""
+    """The text fields of a host's last report, named as in its view. `unknown` has the reasons for unknown metrics,
+    `gpus_reason` the reason why there are no GPUs."""
 
     name: str
     via: str
@@ -156,14 +157,14 @@ class HostFacts(Struct, frozen=True):
 
 
 class HostState:
-    """A host as the hub knows it. `row` is -1 as long as nothing is known of it, `rows` are those of its GPUs.
+    """A host as the hub knows it.
 
-    `is_pending`: its newest report waits to be judged. `is_forwarded`: that came through another hub. `changed` are
-    fields that viewers have not been sent. `target` is the name under which it is configured. `token` is the id of the
-    agent token that last reported it. `sender` is how it was found with its last report, None where the next one has to
-    be looked for anew. `baseline` is what was last looked at for events. `observed_at` is the newest report's own time
-    on the hub's clock, `reported_at` when any report last arrived, `run_began_at` the own time of the first report of
-    the run that is shown.
+    `row` is its row in the table (-1: none yet), `rows` are the rows of its GPUs. `is_pending`: its newest report has
+    not been evaluated yet. `is_forwarded`: that report came through another hub. `changed` has the fields that viewers
+    have not been sent. `target` is its configured name. `token` is the id of the agent token of its last report.
+    `sender` is the key of its last sender; None forces a new lookup in the register. `baseline` is the state that
+    events were last derived from. `observed_at` is the time of the newest report on the hub's clock, `reported_at` the
+    arrival of the last report, `run_began_at` the time of the first report of the run that is shown.
     """
 
     __slots__ = (
@@ -248,18 +249,18 @@ class HostState:
         self._description: Description | None = None
 
     def is_other_machine(self, envelope: Head) -> bool:
-        """Whether the report is of another machine with the same machine id, this one being up all the while."""
+        """Whether the report is from another machine with the same machine id: this one is up at the same time."""
         return self.status == "up" and envelope.host != self.name and envelope.boot_id != self.order.boot_id
 
     def has_gpu_of(self, envelope: Envelope | ShortReport) -> bool:
-        """Whether the report has a GPU that this host has: the same machine then, by whatever way it was read."""
+        """Whether the report contains one of this host's GPUs. Then it is the same machine, whatever the source."""
         if isinstance(envelope, ShortReport):
             return self._is_described_by(envelope)
         return any(gpu.uuid in self.gpus for gpu in envelope.report.gpus or ())
 
     def description_of(self, envelope: ShortReport) -> Description:
-        """The newest report of this host, where a short one refers to that and is of the same run. Raises ReportRefused
-        for any other."""
+        """The whole report that a short one refers to. Raises ReportRefused if this host has no such report from the
+        same run."""
         if self._description is None or not self._is_described_by(envelope):
             raise refuse_undescribed(envelope)
         return self._description
@@ -270,7 +271,7 @@ class HostState:
 
     @property
     def late_after(self) -> float:
-        """Seconds after which its newest values are too old to claim anything."""
+        """Seconds after which its newest values are out of date."""
         return LATE_BEATS * self.interval
 
     @property
@@ -283,7 +284,7 @@ class HostState:
 
     @property
     def failure(self) -> str | None:
-        """Why the hub cannot read it, or why it will never report by itself; None where neither is known."""
+        """Why the hub cannot read it, or why it will never report by itself; None if neither is known."""
         return self._flags.get("read")
 
     @property
@@ -295,7 +296,7 @@ class HostState:
         return self._table.names.of_host(self.name)
 
     def current_gpus(self) -> list[GpuState]:
-        """Those whose values are of now: not those of a host that is silent, or that could not read them this time."""
+        """The GPUs with current values: without those of a silent host, and those that could not be read this time."""
         self._table.settle()
         last_seen = self._table.gpus.last_seen[self.rows]
         return [gpu for gpu, seen in zip(self.gpus.values(), last_seen.tolist(), strict=True) if seen == NONE]
@@ -309,7 +310,7 @@ class HostState:
         return {kind: self._flags[kind] for kind in TWIN_FLAGS if kind in self._flags}
 
     def flag(self, kind: str, problem: str | None) -> None:
-        """Show a problem that the hub found, in addition to those that the host reports; None takes it back. The kind
+        """Show a problem that the hub found, in addition to those that the host reports; None removes it. The kind
         `rival` lasts until the host's next report."""
         if self._flags.get(kind) == problem:
             return
@@ -321,7 +322,8 @@ class HostState:
         self._change("problems")
 
     def expect(self, target: str | None, via: str, labels: dict[str, str]) -> None:
-        """Configured as `target`, with these labels; None: no longer. One that was never seen is shown as such."""
+        """Mark it as configured under the name `target`, with these labels; None: no longer configured. A host without
+        a report is shown as never seen."""
         self.target, self._target_labels = target, labels
         if self.status == "never_seen":
             self.via = via
@@ -334,8 +336,8 @@ class HostState:
             self._change("labels")
 
     def recall(self, envelope: Envelope, gpus: Sequence[GpuReading], last_report_at: float, *, until: float) -> None:
-        """Be the host of before this start of the hub. Its GPUs are unknown, and it is not up before it reports: late
-        until then or, after `until`, down. With 0.0 it was down already."""
+        """Restore the host as known before the hub's restart. Its GPUs are unknown until it reports. It is late until
+        `until` and down after that; 0.0: it was down before."""
         self._describe(envelope, envelope.report, last_report_at, None, last_report_at)
         self._recalled_until = until
         self.status = "late" if until else "down"
@@ -368,7 +370,7 @@ class HostState:
         self._note_regrouped()
 
     def note_report(self, now: float, uptime: float | None = None) -> None:
-        """Any report of it has arrived: it is not down. `uptime` is a monotonic clock."""
+        """Record that a report has arrived, new or not: the host is not down. `uptime` is a monotonic clock."""
         self.reported_at, self._reported_uptime = now, now if uptime is None else uptime
         self._sync()
 
@@ -380,8 +382,8 @@ class HostState:
         now: float,
         uptime: float | None = None,
     ) -> None:
-        """Make the report that arrived at `now` this host's state as of its own time. It is judged with others: see
-        FleetTable.settle. `uptime` is a monotonic clock. The description of a short one is known."""
+        """Apply a report that arrived at `now`, as of its own time `observed_at`. It is evaluated with others
+        (FleetTable.settle). `uptime` is a monotonic clock. For a short report, the description must be known."""
         if self.is_pending:
             self._table.settle()
         skew = self._steady(skew)
@@ -409,7 +411,7 @@ class HostState:
     def take_next(
         self, envelope: ShortReport, observed_at: float, skew: float | None, now: float, uptime: float
     ) -> None:
-        """As `take`, for a short report that follows the last one: most of these say nothing new but numbers."""
+        """`take` for a short report that follows the last one. Fast path: usually only numbers have changed."""
         known, facts, numbers = self._description, self.facts, envelope.numbers
         if (
             known is None
@@ -437,7 +439,7 @@ class HostState:
         self._put(envelope, self._layout.read_short(numbers), known.read_processes(numbers), observed_at, now)
 
     def _steady(self, skew: float | None) -> float | None:
-        """How far its clock is ahead, and be it that a report was on its way a little longer than the one before."""
+        """The clock skew, without the jitter of network delays."""
         known = self.facts.clock_skew_seconds
         return skew if known is None or skew is None or abs(skew - known) > SKEW_STEP else known
 
@@ -485,7 +487,7 @@ class HostState:
         return other
 
     def start_anew(self, table: FleetTable) -> "HostState":
-        """The same host, in another table, as if nothing had been reported of it yet."""
+        """A new state of the same host in another table, without any report."""
         return HostState(self.id, self.via, table)
 
     def age(self, now: float, uptime: float | None = None, *, may_be_down: bool = True) -> bool:
@@ -540,7 +542,7 @@ class HostState:
         return _show_hosts(self._table, [self])[0]
 
     def kept_view(self) -> Host:
-        """The same object until something changes, for readers: it is read-only."""
+        """The view, cached until something changes. Read-only."""
         self._table.settle()
         if self._view is None:
             self._view = self.view()
@@ -551,8 +553,8 @@ class HostState:
         return Host(**self.describe())
 
     def candidates(self, *, only_open: bool = False) -> Iterator[CandidateGpu]:
-        """Its GPUs for requests; with `only_open` the unused ones. Of thousands that are in use
-        none is looked at closer."""
+        """Its GPUs as candidates for requests; with `only_open`, only the unused ones, so that GPUs in use cost
+        nothing."""
         self._table.settle()
         own = HostIdentity(id=self.id, name=self.name, display_name=self.display_name)
         states = self._table.gpus.availability[self.rows].tolist()
@@ -580,12 +582,12 @@ class HostState:
         return head, metrics if self.row >= 0 else _NO_METRICS, middle, _encoder.encode(self.last_report_at), tail
 
     def note_settled(self) -> None:
-        """Its report is judged: the view of before is old."""
+        """Called when its report has been evaluated: the cached view is outdated."""
         self.is_pending, self._view = False, None
 
     def take_changes(self) -> dict[str, object] | None:
-        """What other than metrics changed since the last call, its GPUs' changes below `gpus`; None when the whole host
-        has to be sent. A patch that holds nothing but `id` says that nothing changed."""
+        """The changes since the last call except metrics, with those of its GPUs under `gpus`; None if the host must be
+        sent whole. A patch with only `id` means that nothing changed."""
         table, rows = self._table, self.rows
         names, self.changed = self.changed, NOTHING_CHANGED
         is_other = (table.gpus.is_state_changed[rows] | table.gpus.is_text_changed[rows]).tolist()
@@ -611,7 +613,8 @@ class HostState:
     def _describe(
         self, envelope: Envelope | ShortReport, report: Report, observed_at: float, skew: float | None, now: float
     ) -> None:
-        """Take what a report says in words, and its place in the order of reports. Of a short one they are known."""
+        """Apply the text of a report and advance the order. A short report has no text: it repeats that of its
+        description."""
         after_gap = observed_at - self.observed_at > self.late_after and self.order.has_missed(envelope)
         was_recalled = self.is_recalled
         self._recalled_until = None
@@ -638,8 +641,7 @@ class HostState:
         self._view = None
 
     def _take_numbers(self, envelope: ShortReport, *, after_gap: bool) -> list[Disk]:
-        """Take the numbers of a short report that are no metrics, and what changes of its words as time passes. Returns
-        its disks."""
+        """Apply the numbers of a short report that are not metrics, and time-dependent text. Returns the disks."""
         known, numbers, gpus = self.description_of(envelope), envelope.numbers, list(self.gpus.values())
         disks = known.take_disks(numbers)
         for at, reading in known.faulty:
@@ -730,7 +732,7 @@ class HostState:
             self._sync()
 
     def _sync(self) -> None:
-        """Tell the columns what its status hangs on."""
+        """Copy to the columns what its status depends on."""
         if self.row < 0:
             return
         hosts, row = self._table.hosts, self.row
@@ -742,7 +744,7 @@ class HostState:
             hosts.status[row], hosts.is_recalled[row] = STATUS_CODES[self.status], self.is_recalled
 
     def _sync_facts(self) -> None:
-        """Tell the columns what rules of alerts look at."""
+        """Copy to the columns what alert rules read."""
         hosts, row, facts = self._table.hosts, self.row, self.facts
         skew, release = facts.clock_skew_seconds, read_release(facts.agent_version)
         shares = (100.0 * disk.used_bytes / disk.total_bytes for disk in facts.disks if disk.total_bytes > 0)
@@ -756,8 +758,8 @@ class HostState:
         return max(self._table.settings.down_after, self.late_after + self.interval)
 
     def _status_at(self, now: float, uptime: float) -> HostStatus:
-        """Down is a host without reports, by the monotonic clock. Late is also a host that sends only old values.
-        `FleetTable.find_aged` is the same for all hosts at once."""
+        """Down: no reports, by the monotonic clock. Late: no reports, or only old values. `FleetTable.find_aged` is the
+        vectorised version."""
         if self.status == "never_seen":
             return "never_seen"
         self.observed_at, self._reported_uptime = min(self.observed_at, now), min(self._reported_uptime, uptime)
@@ -771,8 +773,8 @@ class HostState:
         return "late" if max(silent, now - self.observed_at) > self.late_after else "up"
 
     def _take_gpus(self, readings: list[GpuReading], collected_at: float, *, after_gap: bool, is_new: bool) -> None:
-        """Describe the GPUs that are known; where the set of them changed, the host is sent whole. `is_new`: of GPUs
-        known from before a start only the identity is."""
+        """Apply the text of all GPUs. If the set of GPUs changed, the host is sent whole. `is_new`: the known GPUs were
+        restored after a restart and have no state."""
         known, now = {} if is_new else self.gpus, self.observed_at
         if is_new or [reading.uuid for reading in readings] != list(known):
             before = set(known)
@@ -786,7 +788,7 @@ class HostState:
                 self.has_changed = True
 
     def _place_gpus(self, gpus: list[GpuState]) -> None:
-        """These are its GPUs from here on, in new rows: what is known of those that stay goes with them."""
+        """Replace its GPUs. They get new rows; the state of those that stay is copied."""
         columns, before = self._table.gpus, self.rows
         self._description = None
         self.rows = columns.take(len(gpus))
@@ -804,7 +806,7 @@ class HostState:
         self._note_regrouped()
 
     def _note_regrouped(self) -> None:
-        """Viewers have to be sent it whole, and alerts have to look at all of it."""
+        """Viewers must be sent the host whole, and alerts must re-evaluate all of it."""
         self._table.note_regrouped()
         if self.row >= 0:
             self._table.hosts.is_published[self.row] = False
@@ -819,7 +821,7 @@ class HostState:
         table.gpus.model[self.rows] = [table.gpus.model_code(gpu.name) for gpu in self.gpus.values()]
 
     def _mark_gpus_stale(self, reason: str, now: float) -> None:
-        """A failed reading is no empty host: its GPUs stay, as unknown."""
+        """A failed reading is not an empty host: its GPUs stay, as unknown."""
         if self.is_pending:
             self._table.settle()
         mark_stale(self._table.gpus, self.rows, now)
@@ -850,14 +852,14 @@ def encode_hosts(table: FleetTable, hosts: Sequence[HostState], visibility: Visi
     metrics = table.hosts.encoded(np.array([host.row for host in hosts], np.int64)) if hosts else ()
     texts = []
     for host, own in zip(hosts, metrics, strict=True):
-        # Each GPU begins with a comma, the first one of which is not wanted.
+        # Each GPU begins with a comma; the first comma is dropped.
         of_gpus = [part for of_gpu in islice(encoded, len(host.gpus)) for part in of_gpu][1:]
         texts.append(b"".join((*host.own_text(own), *of_gpus, b"]}")))
     return texts
 
 
 def _note_skew(flags: dict[str, str], skew: float | None) -> None:
-    """Whole seconds, so that the sentence does not change with every report."""
+    """In whole seconds, so that the message does not change with every report."""
     if skew is None or abs(skew) <= SKEW_SECONDS:
         flags.pop("skew", None)
     else:

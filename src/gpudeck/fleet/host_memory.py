@@ -1,7 +1,7 @@
 """Stores the hosts of the fleet in the database, and restores them when the hub starts.
 
-Nothing waits for the database. Facts are compared every few seconds and written where they changed; the times of last
-reports are written once a minute, and at the end. A hub that dies so knows each host, and its last report to a minute.
+Nothing waits for the database. Facts are compared every few seconds and written if they changed. The times of last
+reports are written once a minute and at the end, so a hub that is killed knows them to the minute.
 """
 
 import asyncio
@@ -47,8 +47,8 @@ class RememberedGpu(Struct, frozen=True, omit_defaults=True):
 
 
 class RememberedHost(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What of a host seldom changes. `token` is the id of the agent token that reported it, None where none did;
-    `target` is what it is configured as, where that is not its name."""
+    """The facts of a host that seldom change. `token` is the id of the agent token of its last report; `target` is its
+    configured name if that differs."""
 
     id: str
     name: str
@@ -67,7 +67,7 @@ class RememberedHost(Struct, frozen=True, omit_defaults=True, kw_only=True):
 
 
 class LastReport(Struct, frozen=True):
-    """When a host last reported, by the hub's clock, and whether it was down when that was written."""
+    """When a host last reported, by the hub's clock, and whether it was down at the time of writing."""
 
     at: float
     is_down: bool
@@ -77,7 +77,7 @@ _read_facts = msgspec.json.Decoder(RememberedHost).decode
 
 
 class HostStore:
-    """All of it raises Temporary where the database does not answer."""
+    """All methods raise Temporary if the database does not answer."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -111,7 +111,7 @@ class HostStore:
                 await connection.execute(delete(host_facts).where(host_facts.c.id.in_(some)))
 
     async def _upsert(self, table: Table, rows: Iterator[dict[str, Any]], *names: str) -> None:
-        """In several transactions: other writers have their turn between two."""
+        """In several transactions, so that other writers can run in between."""
         insert = sqlite.insert if self._database.kind == "sqlite" else postgresql.insert
         made = insert(table)
         upsert = made.on_conflict_do_update(index_elements=["id"], set_={name: made.excluded[name] for name in names})
@@ -121,7 +121,7 @@ class HostStore:
 
 
 def _key(host_id: str) -> str:
-    """PostgreSQL takes no character 0, which an id from outside may hold. The id itself is in the facts."""
+    """PostgreSQL rejects the character 0, which an id from outside may contain. The facts have the full id."""
     return clean(host_id)[:384]
 
 
@@ -138,8 +138,8 @@ _REPORTED: Final = ("driver_version", "os", "labels", "addresses", "interfaces")
 
 
 class HostMemory(Service):
-    """A database that does not answer is asked again until it does: the hosts come back then. `problem` is what keeps
-    hosts from being remembered. Simulated hosts are not."""
+    """A database that does not answer is retried; the hosts are restored then. `problem` is why hosts cannot be stored.
+    Simulated hosts are not stored."""
 
     name = "hosts"
 
@@ -150,7 +150,7 @@ class HostMemory(Service):
         self._reports: dict[str, LastReport] = {}
         self._is_loaded = False
         self._times_at: float | None = None
-        """When the times of last reports are due, on the loop's clock; None: with the next writing."""
+        """When the times of last reports are due, on the loop's clock; None: with the next write."""
         self._writer = BackgroundWriter(
             self._write,
             failing="hosts are not remembered: %s",
@@ -161,11 +161,11 @@ class HostMemory(Service):
 
     @property
     def problem(self) -> str | None:
-        # Without the place: it is shown to everybody who may look.
+        # Without the path: every reader can see it.
         return _PROBLEM if self._writer.failure else None
 
     async def open(self) -> None:
-        """Put the hosts of before this start into the fleet. Raises Temporary, and is called again then."""
+        """Restore the hosts known before the restart. Raises Temporary, and is then called again."""
         try:
             async with self._writer.lock:
                 await self._load()
@@ -181,14 +181,13 @@ class HostMemory(Service):
         self._hub.fleet.set_problems("memory", [] if self.problem is None else [self.problem])
 
     async def close(self) -> None:
-        """Write all that changed. What the database does not take now is lost, and said in the log."""
+        """Write all changes. Changes that the database does not accept are lost, and logged."""
         self._times_at = None
         if (error := await self._writer.stop()) is not None:
             log.warning("which hosts there are could not be written at the end: %s", error)
 
     async def flush(self, *, with_times: bool = False) -> None:
-        """Write what changed: hosts that are new, other or gone, and with `with_times` all new times of last reports.
-        Raises Temporary."""
+        """Write new, changed and removed hosts; `with_times` adds all new times of last reports. Raises Temporary."""
         if with_times:
             self._times_at = None
         await self._writer.flush()
@@ -238,7 +237,7 @@ class HostMemory(Service):
             return
         fleet, until = self._hub.fleet, self._hub.started_at + RETURN_SECONDS
         placed = {uuid for host in fleet.hosts.values() for uuid in host.gpus}
-        # The one that reported last comes first: a GPU that several reported is in that one.
+        # The latest report first: a GPU that several hosts reported belongs to that one.
         for number, (body, report) in enumerate(await self._store.load(), 1):
             if number % HOSTS_AT_ONCE == 0:
                 await asyncio.sleep(0)
@@ -285,7 +284,7 @@ def make_envelope(known: RememberedHost) -> Envelope:
         version=1,
         host=known.name,
         boot_id=known.boot_id,
-        # Before the first report of any run, so that every report is news.
+        # Before the first report of any run, so that every report is newer.
         sequence=-1,
         collected_at=0.0,
         interval_seconds=known.interval,
@@ -316,5 +315,5 @@ def _make_reading(gpu: RememberedGpu) -> GpuReading:
 
 
 def _mark(known: RememberedHost) -> int:
-    """Equal to the one before as long as nothing has changed. Small: thousands are kept."""
+    """A hash of the facts. Small, because thousands are kept."""
     return hash(_encoder.encode(known))

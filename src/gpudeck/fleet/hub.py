@@ -16,7 +16,7 @@ _RATE_SECONDS: Final = 60
 
 
 class ReportRate(FleetObserver):
-    """Reports taken in a second, over the last minute. None during the first second."""
+    """Reports taken per second, over the last minute. None during the first second."""
 
     name = "the rate of reports"
 
@@ -27,7 +27,7 @@ class ReportRate(FleetObserver):
     def on_second(self) -> None:
         now, count = self._stream.time, self._stream.fleet.counters["reports_taken"]
         if self._counts and (now <= self._counts[-1][0] or count < self._counts[-1][1]):
-            self._counts.clear()  # a clock or a count that was set back
+            self._counts.clear()  # the clock or the count was set back
         self._counts.append((now, count))
 
     @property
@@ -39,8 +39,8 @@ class ReportRate(FleetObserver):
 
 
 class Hub:
-    """A live fleet with its input (`ingest`) and its output (`stream`). One event loop owns it. `retention` is the time
-    by which data are deleted."""
+    """A live fleet with its input (`ingest`) and its output (`stream`). One event loop owns it. `retention` is the
+    clock by which data are deleted."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Hub:
         is_simulated: bool = False,
         retention: RetentionClock | None = None,
     ) -> None:
-        # Where a test brings a clock of its own, that one alone counts.
+        # A test with its own clock uses no other.
         uptime = time.monotonic if now is clock.wall or isinstance(now, SharedClock) else None
         self.clock = now
         self.retention = retention or RetentionClock(now=now)

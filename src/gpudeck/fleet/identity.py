@@ -1,7 +1,7 @@
-"""Which host is which: ids, names, and the configured hosts, kept apart from what the hosts report.
+"""Host identity: ids, names, and configured hosts, which are separate from what hosts report.
 
-A host is identified by its machine id; by its name where it has none. Names are for people: two hosts may share one,
-and both are shown. How many hosts one agent token may bring is limited: a stolen one must not fill the fleet.
+A host is identified by its machine id, or by its name if it has none. Two hosts may share a name; both are shown. The
+number of hosts per agent token is limited, so that a stolen token cannot fill the fleet.
 """
 
 from collections import Counter
@@ -22,12 +22,12 @@ from gpudeck.model.text import Names
 from gpudeck.wire import Envelope, Head, ShortReport
 
 _SAID_SECONDS: Final = 3600.0
-"""So long after the last refusal it is shown as a problem of the hub."""
+"""A refusal is shown as a problem of the hub for this long."""
 _MAX_SHOWN: Final = 3
 
 
 class TokenName(Struct, frozen=True):
-    """Which token a report came with: its id, and what people call it."""
+    """The token that a report came with: its id and its name."""
 
     id: int
     name: str
@@ -42,7 +42,7 @@ class TokenLimit:
         self._refused: dict[TokenName, tuple[int, float | None]] = {}
 
     def check(self, token: TokenName, host: str) -> None:
-        """Before a host that is not known joins the fleet. Raises ReportRefused."""
+        """Called before an unknown host joins the fleet. Raises ReportRefused."""
         if self._hosts[token.id] < self._most:
             return
         count, _ = self._refused.get(token, (0, None))
@@ -60,7 +60,7 @@ class TokenLimit:
         return f"{self._most} host{'s' * (self._most != 1)}"
 
     def charge(self, host: HostState, token: int | None) -> None:
-        """From here on the host is one of that token's; None: it leaves."""
+        """Count the host towards this token from now on; None: towards no token."""
         if host.token is not None:
             self._hosts[host.token] -= 1
             if not self._hosts[host.token]:
@@ -72,7 +72,7 @@ class TokenLimit:
     def problems(self, now: float) -> list[str]:
         if not self._refused:
             return []
-        # A refusal is dated here: its caller has no clock.
+        # Refusals get their time here, because the caller has no clock.
         dated = {token: (count, now if at is None else min(at, now)) for token, (count, at) in self._refused.items()}
         self._refused = {token: (count, at) for token, (count, at) in dated.items() if now - at < _SAID_SECONDS}
         shown = sorted(self._refused, key=lambda token: token.name)[:_MAX_SHOWN]
@@ -87,12 +87,12 @@ class TokenLimit:
 Arrived = TypeVar("Arrived", bound=Head)
 
 MOST_OF_A_NAME = 8
-"""Machines that may report with a token that is for one name."""
+"""Machines that may report with a token for one name."""
 
 
 class Register:
-    """All hosts by id. `removed` holds the ids of those that left, until they are taken.
-    `version` is another one whenever a host or target came, went or got another name."""
+    """All hosts by id. `removed` has the ids that left, until they are collected. `version` changes whenever a host or
+    target is added, removed or renamed."""
 
     def __init__(self, settings: FleetSettings, table: FleetTable) -> None:
         self.hosts: dict[str, HostState] = {}
@@ -114,8 +114,8 @@ class Register:
         only: str | None = None,
         token: TokenName | None = None,
     ) -> tuple[HostState, str]:
-        """The host that a report is of, and the id it is to have; it joins the fleet when it is settled. `only` says
-        which hosts its sender may report of. Raises ReportRefused when there is no room, or the host is there under
+        """The host of a report, and the id it is to have; it joins the fleet with `settle`. `only` limits the hosts
+        that the sender may report as. Raises ReportRefused if the fleet is full, or if the host is already shown under
         another name."""
         host_id = self._id_of(envelope, target, only)
         host = self.hosts.get(host_id) or self._find_unidentified(envelope, target)
@@ -131,8 +131,8 @@ class Register:
         return HostState(host_id, via, self._table)
 
     def recall(self, host: HostState, target: str) -> bool:
-        """Put back a host of before this start. `target` is what it was configured as, where that was not its name.
-        False where it reports already, or where there is no room."""
+        """Restore a host after a restart. `target` is its configured name if that differs. False if it reports already,
+        or if the fleet is full."""
         known = self.hosts.get(host.id)
         if known is not None and known.status == "never_seen":
             self.remove(known.id)
@@ -147,8 +147,8 @@ class Register:
         return True
 
     def name(self, host: HostState, envelope: Arrived) -> Arrived:
-        """The report under the name that people gave the host, whatever its agent calls it, unless they gave an address
-        alone. Where that is the name of another configured host, which so never reports, that one says why."""
+        """The report under its configured name, unless only an address was configured. If the host's own name is that
+        of another configured host, which therefore never reports, that one shows why."""
         target = self._targets.get(host.target or "")
         if target is None or target.via == "push" or envelope.host == target.name or not target.is_named:
             return envelope
@@ -156,8 +156,8 @@ class Register:
         return msgspec.structs.replace(envelope, host=target.name)
 
     def keep_apart(self, envelope: Arrived, target: str | None) -> Arrived:
-        """The report under the address by which its host is read, where the name that the host reports is already that
-        of another configured host."""
+        """The report under the address by which the host is read, if the name it reports is that of another configured
+        host."""
         asked = self._targets.get(target or "")
         if asked is None or envelope.host == asked.name or asked.is_named:
             return envelope
@@ -185,12 +185,12 @@ class Register:
         return self._targeted.get(name)
 
     def expect(self, targets: Iterable[Target]) -> Steps[None]:
-        """These hosts are configured, and no others: one never seen is shown as such, one no longer named goes, unless
-        it reports by itself. One step a host; a call that is not finished may be left for a newer one."""
+        """Set the configured hosts. One without a report is shown as never seen; one that is no longer configured is
+        removed, unless it pushes reports. One step per host; an unfinished call may be abandoned for a newer one."""
         wanted = {target.name: target for target in targets}
         for name in self._targets.keys() - wanted.keys():
             self.version += 1
-            self._targets.pop(name, None)  # there may be a newer call between two steps
+            self._targets.pop(name, None)  # a newer call may run between two steps
             self._dismiss(self._targeted.pop(name, None))
             yield
         for name, target in wanted.items():
@@ -210,7 +210,7 @@ class Register:
             host.rename(names)
 
     def remove(self, host_id: str) -> None:
-        """Forget a host; it comes back with its next report."""
+        """Forget a host; it returns with its next report."""
         self.version += 1
         host = self.hosts.pop(host_id)
         self.tokens.charge(host, None)
@@ -221,11 +221,10 @@ class Register:
         host.release()
 
     def _id_of(self, envelope: Envelope | ShortReport, target: str | None, only: str | None) -> str:
-        """The machine id, or the name without one. Machines cloned with their id are distinguished by their names.
+        """The machine id, or the name if there is none. Machines cloned with their id are distinguished by name.
 
-        A machine that was renamed keeps its id, unless its sender may not report under the name that it had: every
-        reader of the fleet knows the ids of all machines. One read on a way that tells no id is still the host that it
-        was.
+        A renamed machine keeps its id, unless its sender may not report under its former name: all readers of the fleet
+        know all machine ids. A host that is read over a source without ids keeps the id it had.
         """
         if not envelope.host_id:
             same = [host for host in self.called(envelope.host) if self._is_same(host, envelope, target)]
@@ -241,19 +240,19 @@ class Register:
         return [self.hosts[host_id] for host_id in sorted(self._named.get(name, ()))]
 
     def _is_same(self, host: HostState, envelope: Envelope | ShortReport, target: str | None) -> bool:
-        """Whether a report without, or with a new, machine id is of a host that has its name already."""
+        """Whether a report without a machine id, or with a new one, is from the known host of that name."""
         is_asked = target is not None and host.target == target
         return host.status == "never_seen" or is_asked or host.has_gpu_of(envelope)
 
     def _find_own(self, name: str) -> HostState | None:
-        """The host of that name, or that was configured so before this start, that no other target stands for."""
+        """The host of that name, or the one configured under it before the restart, that no other target refers to."""
         former = self._formerly.get(name)
         if former is not None and former.target is None and self.hosts.get(former.id) is former:
             return former
         return next((host for host in self.called(name) if host.target in {None, name}), None)
 
     def _check_claim(self, host: HostState, target: str | None) -> None:
-        """Who was asked as one host may not answer as another that is there."""
+        """A machine that was polled as one host may not answer as another host that is up."""
         if target is None or host.target in {None, target} or host.status != "up":
             return
         raise ReportRefused(
@@ -264,7 +263,7 @@ class Register:
         )
 
     def _check_name_limit(self, name: str, only: str | None) -> None:
-        """A token for one host fills the fleet with no more than a few machines: some are installed anew, or cloned."""
+        """A token for one host allows a few machines of that name, because machines are reinstalled or cloned."""
         if only != name or len(self.called(name)) < MOST_OF_A_NAME:
             return
         raise ReportRefused(
@@ -310,7 +309,7 @@ class Register:
         host.expect(target.name, target.via, target.labels)
 
     def _explain_absence(self, name: str, shown: HostState) -> None:
-        """The reports of one that the hub reads are refused when they are read."""
+        """Explain why this configured host never reports. If the hub reads it, its reports are refused."""
         target, absent = self._targets.get(name), self._targeted.get(name)
         if target is None or target.via != "push" or absent is None or absent is shown or absent.status == "up":
             return
@@ -318,15 +317,15 @@ class Register:
         absent.flag("read", problem)
 
     def _change_target(self, host: HostState, name: str) -> None:
-        """A machine that was expected under one name and now reports under that of another: the first is missed."""
+        """A machine that was expected under one name now reports under that of another target: the first is missing."""
         before = self._targets.get(host.target or "")
         if before is not None and before.via == "push" and name in self._targets and name != before.name:
             host.expect(None, host.via, {})
             self._stand_for(before, None)
 
     def _link(self, host: HostState, name: str) -> None:
-        """Join the host to the target of that name, in place of one never seen, or one that was there before (a machine
-        that was installed anew has a new id)."""
+        """Link the host to the target of that name, in place of one never seen or of the previous machine (a
+        reinstalled machine has a new id)."""
         target, before = self._targets.get(name), self._targeted.get(name)
         if target is None or before is host or host.target is not None:
             return
@@ -338,7 +337,7 @@ class Register:
         host.expect(name, target.via, target.labels)
 
     def _dismiss(self, host: HostState | None) -> None:
-        """A host that is no longer configured. One that reports by itself stays."""
+        """The host is no longer configured. If it pushes reports, it stays."""
         if host is None:
             return
         if host.via == "push" and host.status != "never_seen":
@@ -347,7 +346,7 @@ class Register:
             self.remove(host.id)
 
     def _note_clone(self, host: HostState, envelope: Head) -> None:
-        """Two machines with one machine id: both get a problem."""
+        """Two machines with one machine id: both show a problem."""
         original = self.hosts.get(envelope.host_id) if host.id != envelope.host_id else None
         if original is None or original is host:
             return
@@ -368,7 +367,7 @@ class Register:
             self._named.pop(name, None)
 
     def _flag_names(self, name: str) -> None:
-        """Nothing but this problem distinguishes hosts that share a name."""
+        """Hosts that share a name show it as a problem: nothing else distinguishes them."""
         hosts = [self.hosts[host_id] for host_id in self._named[name] if host_id in self.hosts]
         for host in hosts:
             others = len(hosts) - 1

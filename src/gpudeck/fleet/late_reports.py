@@ -1,8 +1,8 @@
 """Reports that arrive after newer ones of the same host: the backlog of an agent's outbox after the hub was away.
 
-A late report never changes the live fleet. A second state of its host, the replay, takes the backlog in order, each
-report at its own time, for the history and the events of that time. It goes on from the live state of before the gap,
-or begins anew.
+A late report never changes the live fleet. It is applied to a second state of its host, the replay, at its own time and
+in order, for the history and the events of that time. The replay starts from the live state before the gap, or from
+nothing.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,16 +19,16 @@ from gpudeck.model.reservation import MaintenanceWindow, ReservationMark
 from gpudeck.wire import Envelope, Head
 
 BACKLOG_PAUSE: Final = 10.0
-"""Seconds without a late report after which a backlog counts as complete."""
+"""A backlog is complete after this many seconds without a late report."""
 REPLAY_KEPT: Final = 600.0
-"""Seconds after that in which the replay is kept: a hub that is busy may have asked the agent to wait."""
+"""The replay is kept for this long after that, because a busy hub may have asked the agent to wait."""
 MAX_RANGES: Final = 64
 _MAX_PAST_MARKS: Final = 8
 _FIRST: Final = 1
 """The sequence of an agent's first report."""
 _OPEN: Final = 2**53
 _OUT_OF_ORDER: Final = 60.0
-"""A backlog whose reports took different times to arrive is still in order; one that is older is another backlog."""
+"""Within this many seconds, reports in a different order belong to the same backlog."""
 
 Run = tuple[str, str]
 Replay = TypeVar("Replay", HostState, None)
@@ -37,22 +37,23 @@ _NOT_KNOWN_THEN: Final = SchedulerMark(unknown="whether it was allocated then is
 
 
 class MissingReports:
-    """The sequences of a host that have not arrived, as ranges of a run: what is in none of them is a repeated report.
+    """The sequences of a host that have not arrived, as ranges of a run. A report outside all ranges is a repeated one.
 
-    The number of reports of an ended run is unknown: its range has no end.
+    The number of reports of an ended run is unknown, so its range has no end.
     """
 
     def __init__(self) -> None:
         self.ranges: list[tuple[Run, int, int]] = []
 
     def add(self, run: Run, first: int, end: int = _OPEN) -> None:
-        """All from `first` until before `end` are missing."""
+        """All from `first` up to but not including `end` are missing."""
         if first < end:
             self.ranges.append((run, first, end))
             del self.ranges[:-MAX_RANGES]
 
     def close(self, run: Run, sequence: int) -> bool:
-        """Whether that report was missing. Those before it may come through another hub."""
+        """Mark the report as arrived; returns whether it was missing. Earlier ones stay missing: they may come through
+        another hub."""
         for place, (of, first, end) in enumerate(self.ranges):
             if of == run and first <= sequence < end:
                 parts = ((run, first, sequence), (run, sequence + 1, end))
@@ -62,7 +63,7 @@ class MissingReports:
         return False
 
     def cut(self, run: Run, end: int) -> None:
-        """That run goes on from `end`: no more than those before are missing."""
+        """The run continues at `end`: nothing after that is missing."""
         self.ranges = [
             (of, first, min(last, end) if of == run else last)
             for of, first, last in self.ranges
@@ -74,7 +75,7 @@ class MissingReports:
 
 
 class PastMarks(Mapping[str, ReservationMark]):
-    """What reservations said of GPUs at another moment: those that count now, and the last ones that did."""
+    """Reservations of GPUs at an earlier time: the current ones, and the last few that ended."""
 
     def __init__(self, marks: Mapping[str, ReservationMark]) -> None:
         self._marks = marks
@@ -82,7 +83,7 @@ class PastMarks(Mapping[str, ReservationMark]):
         self._at = 0.0
 
     def move_to(self, at: float) -> None:
-        """What is asked from here on is what counted at that moment."""
+        """Later lookups return the marks of that time."""
         self._at = at
 
     def note_end(self, uuid: str, after: ReservationMark | None, now: float) -> None:
@@ -109,8 +110,9 @@ class PastMarks(Mapping[str, ReservationMark]):
 
 
 class _Backlog:
-    """One host's. `until` is when it counts as complete, unless more comes; `defers_events`: live events wait for
-    it. `earlier` takes reports of before the last one of `replay`, which was sent to another hub."""
+    """The backlog of one host. `until` is when it counts as complete unless more arrives; `defers_events`: live events
+    wait for it. `earlier` is a second replay, for reports from before the last one of `replay` that another hub
+    received."""
 
     def __init__(self) -> None:
         self.missing = MissingReports()
@@ -121,7 +123,7 @@ class _Backlog:
 
 
 class LateReports:
-    """Of all hosts. `uptime` is a monotonic clock. One event loop owns it."""
+    """The backlogs of all hosts. `uptime` is a monotonic clock. One event loop owns it."""
 
     def __init__(self, marks: Mapping[str, ReservationMark], table: FleetTable, observers: Observers) -> None:
         self.marks = PastMarks(marks)
@@ -132,23 +134,23 @@ class LateReports:
         self._open: dict[HostState, _Backlog] = {}
 
     def drain(self, windows: Iterable[MaintenanceWindow], known: frozenset[str]) -> None:
-        """The maintenance windows, ended ones among them: a late report is judged by those of its time."""
+        """Set the maintenance windows, including ended ones: a late report is evaluated with those of its time."""
         self._table.maintenance.change(windows, 0.0, known)
 
     def allocate(self, uuids: Iterable[str]) -> None:
-        """These GPUs belong to schedulers, who say nothing of the past: an empty one may have been allocated."""
+        """Set the GPUs of schedulers. Past allocations are unknown, so an empty GPU may have been allocated."""
         self._table.scheduling.clear()
         self._table.scheduling.update(dict.fromkeys(uuids, _NOT_KNOWN_THEN))
 
     def is_late(self, host: HostState, envelope: Head, observed_at: float, now: float) -> bool:
-        """Whether something newer is shown of that host. A report of another run is late if it was made before the run
-        that is shown first reported: a second agent goes on after it."""
+        """Whether the host already shows something newer. A report of another run is late if it was collected before
+        the run that is shown first reported."""
         if host.order.is_of_run(envelope):
             return envelope.sequence < host.order.sequence
         return observed_at < host.run_began_at <= now
 
     def note_gap(self, host: HostState, envelope: Head, observed_at: float, uptime: float) -> None:
-        """This report is to be shown next, and is not the one that follows the last: those between may come later."""
+        """The next report to be shown does not follow the last one: the reports in between may arrive later."""
         run, backlog = (envelope.boot_id, envelope.run_id), self._backlogs.setdefault(host, _Backlog())
         missing = backlog.missing
         if host.order.is_of_run(envelope):
@@ -169,7 +171,7 @@ class LateReports:
     def take(
         self, host: HostState, envelope: Envelope, observed_at: float, *, skew: float | None, uptime: float
     ) -> bool:
-        """Take a late report; False where it was taken before."""
+        """Take a late report; False if it was taken before."""
         run, backlog = (envelope.boot_id, envelope.run_id), self._backlogs.setdefault(host, _Backlog())
         if not backlog.missing.close(run, envelope.sequence):
             if run == host.order.run or backlog.missing.knows(run):
@@ -191,7 +193,7 @@ class LateReports:
             envelope = replace(envelope, host=host.name)
         replay.take(envelope, observed_at, skew, observed_at)
         self._table.settle()
-        # What has changed since then was told with the later report.
+        # Later changes were found with the later report.
         replay.has_changed &= not is_earlier
         self._observers.on_late_report(replay, observed_at)
         self._expect_more(host, backlog, uptime)
@@ -200,7 +202,7 @@ class LateReports:
         return True
 
     def pass_time(self, uptime: float) -> None:
-        """Once a second: backlogs of which nothing more came are complete."""
+        """Called once a second: completes backlogs without new reports, and releases old replays."""
         for host, backlog in list(self._open.items()):
             if backlog.defers_events and uptime >= backlog.until:
                 backlog.defers_events = False
@@ -225,7 +227,7 @@ class LateReports:
             self._table.recycle()
 
     def _replay(self, backlog: _Backlog, replay: Replay) -> Replay:
-        """What was replayed before is not needed any more."""
+        """Set the replay and release the one before."""
         if backlog.replay is not None:
             backlog.replay.release()
         backlog.replay = replay

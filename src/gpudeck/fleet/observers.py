@@ -1,8 +1,9 @@
 """The observers of the fleet: one list, called in one place, in the event loop that owns the fleet. An observer never
 blocks.
 
-One that raises costs itself only: it does not get again what it missed. The failure is logged when it begins and when
-it ends, counted (`observer_failures`), and shown as a problem of the hub until `RECOVERED_SECONDS` without one.
+An observer that raises affects only itself, and what it missed is not repeated. A failure is logged when it begins and
+when it ends, counted (`observer_failures`), and shown as a problem of the hub until `RECOVERED_SECONDS` have passed
+without one.
 """
 
 import logging
@@ -19,40 +20,41 @@ from gpudeck.model.cpu_budget import Steps
 log = logging.getLogger(__name__)
 
 RECOVERED_SECONDS: Final = 60
-"""So long after its last failure an observer counts as working again: hosts that report rarely must not make its
-problem come and go."""
+"""An observer has recovered after this long without a failure. Hosts that report rarely must not make its problem flap.
+"""
 SOURCE: Final = "observers"
-"""Under this name the fleet has the problems of its observers."""
+"""The source name of the observers' problems in the fleet."""
 
 
 class FleetObserver:
-    """Something that follows the fleet: override what it needs. `name` is what its users call it, such as history."""
+    """An observer of the fleet: override the methods you need. `name` is shown in problems, such as "history"."""
 
     name = ""
 
     def on_reports(self, table: FleetTable, reports: Sequence[Pending]) -> None:
-        """Reports were taken and are shown, of each host at most one."""
+        """Reports were evaluated and are shown; at most one per host."""
 
     def on_host_changed(self, host: HostState, now: float) -> None:
-        """Something may have happened to a host (see `HostState.has_changed`): after its report, or as time passed."""
+        """The state of a host may have changed in a way that events report (see `HostState.has_changed`): after a
+        report, or with time."""
 
     def on_late_report(self, replay: HostState, observed_at: float) -> None:
-        """A report of before the one that is shown was taken. `replay` is the host as it was then."""
+        """A late report was taken. `replay` is the host at that time."""
 
     def on_late_change(self, replay: HostState, observed_at: float) -> None:
-        """A late report shows that something may have happened then."""
+        """A late report shows a change that events report."""
 
     def on_backlog_start(self, host: HostState) -> None:
-        """Late reports of that host come in, or may. Called again for each of them."""
+        """Late reports of this host arrive, or may arrive. Called again for each of them."""
 
     def on_backlog_end(self, host: HostState, replay: HostState | None) -> None:
-        """No more late reports of that host are awaited. `replay` is the host as of the last of them, if any came."""
+        """The backlog of this host is complete. `replay` is the host as of its last late report, if there was one."""
 
     def on_time(self, now: float) -> None:
         """Once a second, before hosts age."""
 
     def publish_in_steps(self) -> Steps[None]:
-        """Once a second: tell those outside what changed. Others are served between its steps."""
+        """Once a second: publish what changed. Other tasks run between its steps."""
         yield from ()
 
     def on_second(self) -> None:
@@ -63,21 +65,21 @@ class FleetObserver:
         return False
 
     async def save_backlog(self) -> None:
-        """Until all of the backlog that was noted by now is on the disk, or cannot be written."""
+        """Returns when the backlog noted so far is on disk, or cannot be written."""
 
 
 class Service(FleetObserver):
-    """A package's part of a running hub. `app/services.py` calls `open` of all services in their order, then `start`,
-    and `close` in the reverse order. Override what it needs."""
+    """A package's part of a running hub. `app/services.py` calls `open` of all services in order, then `start`, and
+    `close` in reverse order. Override the methods you need."""
 
     async def open(self) -> None:
-        """Before the hub serves. Raises Temporary while a database does not answer, and is called again then."""
+        """Called before the hub serves. Raises Temporary if the database does not answer, and is then called again."""
 
     def start(self) -> None:
-        """When the hub serves."""
+        """Called when the hub serves."""
 
     async def close(self) -> None:
-        """At the end, also where it was never started."""
+        """Called at the end, even if it was never started."""
 
 
 class EverySecond(FleetObserver):
@@ -103,7 +105,7 @@ _MOMENTS: Final = {
     "on_second": "its work of every second",
     "save_backlog": "saving a backlog",
 }
-"""What an observer may override, and in words what it failed with."""
+"""The methods that an observer may override, and how a failure in each is described."""
 
 
 class _Failure(Struct):
@@ -112,7 +114,7 @@ class _Failure(Struct):
 
 
 class Observers:
-    """The observers of one fleet. What is added or removed while they are called counts from the next moment on."""
+    """The observers of one fleet. Changes made during a call apply from the next call on."""
 
     def __init__(self, say: Callable[[str, list[str]], None], counters: Counter[str]) -> None:
         self._say = say
@@ -122,16 +124,16 @@ class Observers:
         self._failing: dict[FleetObserver, _Failure] = {}
 
     def add(self, observer: FleetObserver) -> None:
-        """It is called after those that were added before. One that is there already stays where it is."""
+        """Add an observer after the existing ones. Adding one twice has no effect."""
         if observer not in self._all:
             self._arrange((*self._all, observer))
 
     def remove(self, observer: FleetObserver) -> None:
-        """Once more does no harm. Its problem goes with it."""
+        """Remove an observer and its problem. Removing one twice has no effect."""
         self._arrange(tuple(one for one in self._all if one is not observer))
 
     def replace(self, before: FleetObserver | None, after: FleetObserver) -> None:
-        """`after` takes the place of `before`, without a moment in between; without one, it is added."""
+        """Replace `before` by `after` in its place; if `before` is None or not there, `after` is added."""
         if before not in self._all:
             self.add(after)
         else:
@@ -163,7 +165,7 @@ class Observers:
             self._note_quiet()
 
     def publish_in_steps(self) -> Steps[bool]:
-        """Returns whether all could."""
+        """Returns whether no observer failed."""
         failures = 0
         for observer in self._following["publish_in_steps"]:
             try:
@@ -181,7 +183,7 @@ class Observers:
         return any(observer.has_unsaved_backlog for observer in self._following["save_backlog"])
 
     async def save_backlog(self) -> None:
-        """Until no observer has a backlog that is not on the disk: only then may its sender forget it."""
+        """Returns when no observer has an unsaved backlog: only then may its sender delete it."""
         for observer in self._following["save_backlog"]:
             try:
                 if observer.has_unsaved_backlog:
@@ -198,7 +200,7 @@ class Observers:
 
     def _arrange(self, observers: tuple[FleetObserver, ...]) -> None:
         self._all = observers
-        # Most observers need few moments: one that does not override a moment costs nothing there.
+        # An observer that does not override a method costs nothing there.
         self._following = {
             moment: tuple(one for one in observers if getattr(type(one), moment) is not getattr(FleetObserver, moment))
             for moment in _MOMENTS

@@ -1,5 +1,6 @@
 """A short form of all hosts, for viewers of a large fleet: names, states, users and health of every GPU, without
-metrics, processes and reasons. A viewer gets the hosts that it shows in full with a second stream (`?hosts=`)."""
+metrics, processes and reasons. For the hosts on its screen, a viewer opens a second stream (`?hosts=`) with all fields.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,7 +14,7 @@ from gpudeck.fleet.host import HostState
 from gpudeck.fleet.table import FleetTable
 
 SUMMARY_TICKS: Final = 10
-"""A tenth of the hosts is summarized in each tick."""
+"""A tenth of the hosts is summarized with each tick."""
 _HOST_FIELDS: Final = (
     *("id", "name", "display_name", "status", "via", "last_report_at", "problems"),
     *("maintenance", "note"),
@@ -35,8 +36,8 @@ _encoder = msgspec.json.Encoder()
 
 
 def encode_short(table: FleetTable, hosts: Sequence[HostState]) -> list[bytes]:
-    """Each host as JSON. `model` has the fields that are those of its first GPU on all others that do not say
-    otherwise. Of a GPU, what is null, empty or `ok` is left out."""
+    """Each host as JSON. `model` has the fields of its first GPU, which apply to all GPUs that do not repeat them.
+    Null, empty and `ok` values of a GPU are left out."""
     table.settle()
     gpus, rows = [gpu for host in hosts for gpu in host.gpus.values()], rows_of([host.rows for host in hosts])
     columns = table.gpus
@@ -76,7 +77,7 @@ def _find_rare(gpu: GpuState, health: int) -> dict[str, Any]:
 
 
 def encode_short_patch(host: HostState, patch: dict[str, Any]) -> bytes | None:
-    """What of a patch (`HostState.take_changes`) is in here too; None: nothing."""
+    """The part of a patch (`HostState.take_changes`) that the short form contains; None if there is none."""
     short = {name: value for name, value in patch.items() if name in _HOST_CHANGES}
     if "status" in short:
         short["last_report_at"] = host.last_report_at
@@ -87,8 +88,8 @@ def encode_short_patch(host: HostState, patch: dict[str, Any]) -> bytes | None:
 
 
 def encode_summaries(table: FleetTable, tick: int) -> bytes:
-    """The mean utilization and highest temperature of the GPUs of some hosts as columns over their rows: of every host
-    once in SUMMARY_TICKS ticks."""
+    """The mean utilization and highest temperature of some hosts' GPUs, as columns: each host once in SUMMARY_TICKS
+    ticks."""
     gpus, end = table.gpus, table.gpus.end
     rows = np.arange(tick % SUMMARY_TICKS, table.hosts.end, SUMMARY_TICKS)
     rows = rows[table.hosts.is_published[rows]]

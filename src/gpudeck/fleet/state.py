@@ -1,5 +1,5 @@
-"""The fleet in memory: every host's newest state, and which of them changed since the stream last looked. Every report
-arrives in `Ingest`. One event loop owns a fleet: nothing here is locked or blocks."""
+"""The fleet in memory: the newest state of every host, and which of them changed since the last tick of the stream.
+Every report arrives at `Ingest`. One event loop owns a fleet: nothing here locks or blocks."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -31,9 +31,9 @@ from gpudeck.model.view import Fleet, HostNote, Totals
 from gpudeck.wire import Envelope, Head, ShortReport, check_report, decode_any
 
 MAX_WHOLE_HOSTS = 1000
-"""In one delta: after a start thousands come in at once, and each has 8 kB."""
+"""In one delta: after a start thousands are due at once, and each has 8 kB."""
 FORGET_TICKS = 3600
-"""So many seconds lie between two looks for hosts to forget."""
+"""Seconds between two searches for hosts to forget."""
 _RANKS = {way: rank for rank, way in enumerate(WAYS)}
 
 
@@ -49,13 +49,13 @@ PARTS: Final = (
     "history",
     SOURCE,
 )
-"""The parts of a hub without which it goes on, degraded: each reports its problems with `set_problems`."""
+"""The parts of a hub that may fail while the hub continues: each reports its problems with `set_problems`."""
 
 
 class ArrivedReport(NamedTuple):
-    """A report that arrived at `arrived_at`. `sent_at` is the agent's clock at the moment of sending: with it a wrong
-    clock differs from a report that waited. `target` is the configured host that was asked for it, `only` the names or
-    the pattern that its sender may report as."""
+    """A report that arrived at `arrived_at`. `sent_at` is the agent's clock when it was sent, which distinguishes a
+    wrong clock from a report that waited. `target` is the configured host that was polled, `only` the names (or
+    pattern) that the sender may report as."""
 
     envelope: Envelope | ShortReport
     via: str
@@ -67,8 +67,8 @@ class ArrivedReport(NamedTuple):
 
 
 class FleetState:
-    """All hosts by id, in `hosts`. `problems` are the hub's own. `alerts` are those that fire, the worst first.
-    `uptime` is a monotonic clock, by which silence is judged; without one the time of each call counts."""
+    """All hosts by id, in `hosts`. `problems` are the hub's own. `alerts` are the firing ones, the worst first.
+    `uptime` is the monotonic clock for silence; without one, the time of each call is used."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class FleetState:
         self._late = LateReports(self._marks, self.table, self.observers)
         self._recalled: dict[str, HostState] = {}
         self.has_postponed = False
-        """Whether hosts that viewers have to be sent whole wait for the next tick."""
+        """Whether hosts that must be sent whole wait for the next tick."""
         self._forward: Callable[[ArrivedReport], None] | None = None
         self._is_cut_off: Callable[[], bool] = bool
         self._ticks = 0
@@ -104,12 +104,12 @@ class FleetState:
         self._order_of = (-1, 0)
 
     def apply(self, envelope: Envelope | ShortReport, *, via: str, now: float, **others: Any) -> bool:
-        """`take` for a report that arrives now; `others` are the rest of an `ArrivedReport`."""
+        """`take` for a report that arrives now; `others` are further fields of `ArrivedReport`."""
         return self.take(ArrivedReport(envelope, via, now, **others))
 
     def take(self, arrived: ArrivedReport, age: float | None = None) -> bool:
-        """Take a report; False when it is a repeated or outdated one, which changes nothing. `age` is how long ago
-        another hub took it. Raises ReportRefused, also for a short report that has to be sent whole."""
+        """Take a report; False if it is a repeated or outdated one, which changes nothing. `age` is how long ago
+        another hub took it. Raises ReportRefused, also for a short report that must be sent whole."""
         host = self._take(arrived, age)
         if host is None:
             return False
@@ -146,7 +146,7 @@ class FleetState:
             report = known.report
         else:
             report = envelope.report
-        # What the hub fetches itself is always the newest.
+        # A report that the hub fetched itself is always the newest.
         is_sent = target is None and sent_at is not None
         if is_sent and self._late.is_late(host, envelope, now - waited, now):
             if isinstance(envelope, ShortReport):
@@ -168,7 +168,7 @@ class FleetState:
             self._register.tokens.charge(host, token.id)
         if self._recalled:
             self._take_over(host, report)
-        # Another version than before: then it is looked for in the register once more.
+        # If the register has changed, the sender is looked up again.
         host.sender = sender if target is None and self._register.is_settled(host) else None
         host.is_forwarded = age is not None
         host.take(envelope, now - waited, skew, now, uptime)
@@ -176,16 +176,16 @@ class FleetState:
         return host
 
     def join_cluster(self, forward: Callable[[ArrivedReport], None] | None, is_cut_off: Callable[[], bool]) -> None:
-        """Several hubs serve the fleet: `forward` is called with each report that is taken here. `is_cut_off` says
-        whether reports may be at other hubs that cannot be reached: then a silent host is late, and never down."""
+        """Several hubs serve the fleet: `forward` is called with each report that is taken here. `is_cut_off` returns
+        whether reports may have gone to unreachable hubs: then a silent host is late, but never down."""
         self._forward, self._is_cut_off = forward, is_cut_off
 
     def settle(self) -> None:
-        """Judge the reports that wait, and call the observers with them. Readers of the fleet call this first."""
+        """Evaluate the waiting reports and notify the observers. Readers of the fleet call this first."""
         self.table.settle()
 
     def set_problems(self, source: str, problems: list[str]) -> None:
-        """What some part of the hub has to tell the admin now; an empty list takes back what it said before."""
+        """Replace the problems that a part of the hub reports to admins; an empty list clears them."""
         if self._problems_by_source.get(source, []) != problems:
             self._problems_by_source[source] = problems
             self.problems = [problem for some in self._problems_by_source.values() for problem in some]
@@ -194,12 +194,12 @@ class FleetState:
         return self._problems_by_source.get(source, [])
 
     def show_alerts(self, alerts: list[Alert], counts: AlertCounts) -> None:
-        """What fires from here on, the worst first: everybody who watches gets it. `counts` are of all of them."""
+        """Show these firing alerts, the worst first, to all viewers. `counts` covers all alerts."""
         self.alerts, self.alert_counts = alerts, counts
 
     def mark(self, marks: Mapping[str, ReservationMark], now: float) -> None:
-        """What reservations say of GPUs from here on, by UUID, and under "" of all others. It is shown at once, and
-        with what is reported later."""
+        """Apply the reservations that count from now on, by UUID; the key "" stands for all other GPUs. Shown at once,
+        and applied to later reports."""
         changed = {uuid for uuid in marks.keys() | self._marks.keys() if marks.get(uuid) != self._marks.get(uuid)}
         if not changed:
             return
@@ -213,8 +213,7 @@ class FleetState:
                 host.remark(touched, now)
 
     def drain(self, windows: Sequence[MaintenanceWindow], now: float) -> None:
-        """The maintenance windows from here on, with those that ended lately. It is shown at once, and with what is
-        reported later."""
+        """Apply the maintenance windows, with those that ended lately. Shown at once, and applied to later reports."""
         schedule, known = self.table.maintenance, frozenset(one.host_id for one in windows if one.host_id in self.hosts)
         before = schedule.running
         if tuple(windows) != schedule.windows or known != schedule.known:
@@ -238,7 +237,7 @@ class FleetState:
             self.hosts[host_id].note_changed()
 
     def drained(self) -> frozenset[str]:
-        """The ids of hosts, and the UUIDs of GPUs, that are drained now. GPUs that are gone are among them."""
+        """The ids of hosts and the UUIDs of GPUs that are drained now, including GPUs that are gone."""
         schedule = self.table.maintenance
         if not schedule:
             return frozenset()
@@ -251,7 +250,7 @@ class FleetState:
         return frozenset(whole | gpus | {one.gpu for one in windows if one.gpu is not None})
 
     def allocate(self, marks: Mapping[str, SchedulerMark], now: float) -> None:
-        """What schedulers say of GPUs from here on, by UUID. It is shown at once, and with what is reported later."""
+        """Apply what schedulers report, by UUID. Shown at once, and applied to later reports."""
         before = self.table.scheduling
         changed = {uuid for uuid in before.keys() | marks.keys() if before.get(uuid) != marks.get(uuid)}
         if not changed:
@@ -271,7 +270,7 @@ class FleetState:
         finish(self.expect_in_steps(targets))
 
     def expect_in_steps(self, targets: Iterable[Target]) -> Steps[None]:
-        """The same, one step a host. A call that is not finished may be left for a newer one."""
+        """`expect`, one step per host. An unfinished call may be abandoned for a newer one."""
         return self._register.expect(targets)
 
     @property
@@ -298,8 +297,8 @@ class FleetState:
         return is_back
 
     def dismiss_recalled(self) -> Steps[None]:
-        """Let go of hosts of before this start that were read by the hub and are no longer configured, one step a
-        host."""
+        """Remove hosts that were restored after a restart, were read by the hub, and are no longer configured. One step
+        per host."""
         for host in list(self.hosts.values()):
             is_there = self.hosts.get(host.id) is host
             if is_there and host.is_recalled and host.target is None and host.via in READ_WAYS:
@@ -310,7 +309,7 @@ class FleetState:
         finish(self.age_in_steps(now))
 
     def age_in_steps(self, now: float) -> Steps[None]:
-        """The same, one step a host whose status may be another by now."""
+        """`age`, one step per host whose status may have changed."""
         self.settle()
         self.observers.on_time(now)
         uptime = now if self.uptime is None else self.uptime()
@@ -325,12 +324,12 @@ class FleetState:
             self._forget(now)
 
     def remove(self, host_id: str) -> None:
-        """Forget a host; it comes back with its next report. Its place in the limit of its token is free again."""
+        """Forget a host; it returns with its next report. It no longer counts towards its token's limit."""
         self._register.remove(host_id)
 
     def take_changes(self) -> tuple[list[HostState], list[str]]:
-        """The hosts of which other than numbers changed and the ids that left since the last call. Of those that have
-        to be sent whole so many at most; the others come next time."""
+        """The hosts with changes other than numbers, and the ids that left since the last call. The number of hosts
+        that must be sent whole is limited; the others follow next time."""
         is_published = self.table.hosts.is_published
         changed = [host for host in self.table.changed_hosts() if self.hosts.get(host.id) is host]
         postponed = {host.id for host in [host for host in changed if not is_published[host.row]][MAX_WHOLE_HOSTS:]}
@@ -340,7 +339,7 @@ class FleetState:
         return [host for host in changed if host.id not in postponed] if postponed else changed, removed
 
     def ordered(self) -> list[HostState]:
-        """The hosts by name: the order in which everything lists them. Nobody may change the list."""
+        """The hosts by name, the order of all lists. Do not modify it."""
         version = self._register.version, len(self.hosts)
         if self._order_of != version:
             self._order_of, self._order = version, sorted(self.hosts.values(), key=attrgetter("name", "id"))
@@ -356,21 +355,21 @@ class FleetState:
         return self.table.totals()
 
     def view(self, time: float) -> Fleet:
-        """The whole fleet as structs, which stay as they are while the fleet goes on: read-only."""
+        """The whole fleet as structs: a read-only snapshot."""
         return Fleet(**self.facts(time), hosts=[host.kept_view() for host in self.ordered()])
 
     def encoded(self, time: float, *, visibility: Visibility = EVERYTHING) -> bytes:
         return b"".join(self.encode_in_parts(time, visibility=visibility))
 
     def encode_in_parts(self, time: float, *, visibility: Visibility = EVERYTHING) -> Iterator[bytes]:
-        """The same in parts: each host is shown as it is when its part is made."""
+        """The whole fleet as JSON, in parts: each host as it is when its part is made."""
         facts = self.facts(time) | {"hosts": []}
         yield msgspec.json.encode(facts)[:-2]
         yield from self.encode_hosts_in_parts(self.ordered(), visibility)
         yield b"]}"
 
     def encode_hosts_in_parts(self, hosts: Sequence[HostState], visibility: Visibility) -> Iterator[bytes]:
-        """These hosts as the items of a JSON array, some of them a part. One that leaves meanwhile is left out."""
+        """These hosts as items of a JSON array, in parts. A host that is removed meanwhile is left out."""
         before = b""
         for start in range(0, len(hosts), ENCODED_AT_ONCE):
             there = [host for host in hosts[start : start + ENCODED_AT_ONCE] if self.hosts.get(host.id) is host]
@@ -397,7 +396,7 @@ class FleetState:
             host = report.host
             if host.has_changed:
                 self.observers.on_host_changed(host, report.now)
-            # Only now: what an old report says is of its own time, and nothing is claimed of it after that.
+            # Only now: the report describes its own time, and the GPUs are unknown after that.
             is_old = report.now - report.observed_at > host.late_after
             if host.status != "up" or is_old or self._is_cut_off():
                 host.age(report.now, uptime, may_be_down=not self._is_cut_off())
@@ -407,8 +406,8 @@ class FleetState:
             self.observers.on_host_changed(host, now)
 
     def _find_next(self, envelope: ShortReport, sender: Sender) -> HostState | None:
-        """The host of a short report that follows its last one and has the same sender: nothing else has to be found
-        out about it. `sender` has the version of the register, so that a host or target that came or went counts."""
+        """The host of a short report that follows the last one of the same sender: it needs no lookup. `sender`
+        contains the version of the register, so a changed host or target forces a lookup."""
         host = self.hosts.get(envelope.host_id or envelope.host)
         if host is None or host.sender != sender or not host.order.is_next(envelope):
             return None
@@ -418,16 +417,17 @@ class FleetState:
     def _note_taken(self, waited: float) -> None:
         self.counters["reports_taken"] += 1
         if waited > BACKLOG_SECONDS:
-            # Its sender is answered only when it is stored.
+            # The sender is answered only when it is stored.
             self.settle()
 
     def _take_late(  # noqa: PLR0917 - what `apply` has found out
         self, host: HostState, envelope: Envelope, observed_at: float, skew: float | None, now: float, uptime: float
     ) -> bool:
-        """A report of before the one that is shown: it goes into the history, and says that the host is there."""
+        """Take a report from before the one that is shown: it is added to the history, and shows that the host is
+        alive."""
         is_new = self._late.take(host, envelope, observed_at, skew=skew, uptime=uptime)
         if not host.is_forwarded:
-            # Of one that another hub took then, this is no news.
+            # If another hub took it then, it proves nothing.
             host.note_report(now, uptime)
             self._age(host, now, uptime)
         for counter in ("reports_taken", "reports_late") if is_new else ("reports_outdated",):
@@ -435,14 +435,14 @@ class FleetState:
         return is_new
 
     def _forget(self, now: float) -> None:
-        """Silent hosts that are not configured, by a clock that is surely not ahead."""
+        """Remove silent hosts that are not configured, by a clock that is certainly not ahead."""
         certain = now if self._retention is None else self._retention.certain
         since = certain - self.settings.forget_after
         for host in [host for host in self.hosts.values() if host.target is None and host.observed_at < since]:
             self.remove(host.id)
 
     def _take_over(self, host: HostState, report: Report) -> None:
-        """GPUs of this report that a host of before this start had are no longer there."""
+        """GPUs of this report leave the restored hosts that had them before the restart."""
         for gpu in report.gpus or ():
             before = self._recalled.pop(gpu.uuid, None)
             if before is None or before is host or not before.is_recalled:
@@ -451,7 +451,7 @@ class FleetState:
                 before.release_gpu(gpu.uuid)
 
     def _refuse_rival(self, host: HostState, envelope: Head, now: float) -> None:
-        """Two agents at once that claim to be one host: the newer counts, and both are shown a problem."""
+        """Two agents claim to be one host at the same time: the newer one counts, and both hosts show a problem."""
         if host.order.is_of_run(envelope):
             return
         host.flag("rival", "another agent reports as this host too; only the one started last is shown")
@@ -469,8 +469,8 @@ class FleetState:
 
 
 class Ingest:
-    """Takes reports into a fleet: simulated ones only into a simulated one, real ones only elsewhere. A simulated fleet
-    stays, unless `end_simulation_with` says how it ends."""
+    """Takes reports into a fleet: simulated ones only into a simulated fleet, real ones only into a real one. A
+    simulated fleet stays until the call given to `end_simulation_with` ends it."""
 
     def __init__(self, fleet: FleetState, clock: Clock) -> None:
         self.fleet = fleet
@@ -489,8 +489,8 @@ class Ingest:
         only: str | None = None,
         token: TokenName | None = None,
     ) -> bool:
-        """Take one report; False when it was a repeated one. Raises ReportRefused, which the caller counts. `only` is
-        the host, or the pattern of names, that its sender may report as."""
+        """Take one report; False if it was a repeated one. Raises ReportRefused, which the caller counts. `only` is the
+        host, or pattern of names, that the sender may report as."""
         envelope = decode_any(body, content_type, encoding)
         if only is not None and not is_for(only, envelope.host):
             raise ReportRefused(
@@ -505,38 +505,35 @@ class Ingest:
         return self.fleet.take(ArrivedReport(envelope, via, self._clock(), sent_at, None, only, token))
 
     def take_fetched(self, envelope: Envelope, *, via: str, target: str, sent_at: float | None = None) -> bool:
-        """Take a report that the hub itself fetched from a configured host.
-
-        False when that host reports on a better way already. Raises ReportRefused.
-        """
+        """Take a report that the hub fetched from a configured host. False if a better source reports that host
+        already. Raises ReportRefused."""
         check_report(envelope)
         self._check_kind(envelope)
         taken = self.fleet.take(ArrivedReport(envelope, via, self._clock(), sent_at, target))
         return taken or not self.fleet.has_better_source(target, via)
 
     def take_forwarded(self, arrived: ArrivedReport, age: float) -> bool:
-        """Take a report that another hub took `age` seconds ago; False when it was a repeated one. Raises
-        ReportRefused."""
+        """Take one that another hub took `age` seconds ago; False if it is a repeated one. Raises ReportRefused."""
         return self.fleet.take(arrived._replace(arrived_at=self._clock() - age), age)
 
     @property
     def refusal(self) -> str | None:
-        """Why no reports are taken now: they are sent to another hub, or again. None: they are taken."""
+        """Why no reports are taken now, so that agents send them to another hub or again; None if they are taken."""
         return self._find_refusal()
 
     def refuse_with(self, find_refusal: Callable[[], str | None]) -> None:
-        """Ask `find_refusal`, before each report, why none is taken now."""
+        """Call `find_refusal` before each report; it returns why none is taken now."""
         self._find_refusal = find_refusal
 
     def count(self, refusal: ReportRefused) -> None:
         self.fleet.counters[f"refused_{refusal.code}"] += 1
 
     def end_simulation_with(self, end_simulation: Callable[[], None]) -> None:
-        """Call it on the first real report, and before real hosts are read."""
+        """Call this on the first real report, and before real hosts are read."""
         self._end_simulation = end_simulation
 
     def end_simulation(self) -> bool:
-        """Real hosts are there. False if the simulated fleet stays."""
+        """Real hosts have appeared. False if the simulated fleet stays."""
         if self._end_simulation is None:
             return False
         self._end_simulation()

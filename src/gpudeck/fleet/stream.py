@@ -23,19 +23,19 @@ from gpudeck.model.event import Event
 from gpudeck.model.view import Fleet
 
 KEPT_DELTAS = 30
-"""How many ticks a viewer may miss and still resume without a snapshot; one that falls further behind is cut off."""
+"""The number of missed ticks after which a viewer needs a snapshot; a viewer further behind is disconnected."""
 
 KEPT_SUBSCRIBED = 5
-"""The same for viewers of some hosts, whose snapshots are small, and who ask for others whenever they scroll."""
+"""The same for viewers of some hosts: their snapshots are small, and they request other hosts whenever they scroll."""
 
 KEPT_BYTES = 32 * 2**20
-"""Of these: while a large fleet comes in, a delta has megabytes."""
+"""The most bytes kept for resuming: while a large fleet connects, a delta has megabytes."""
 
 MAX_EVENTS = 200
-"""In one tick: a viewer who wants to know of all asks for them."""
+"""The most events in one tick; a viewer that needs all of them requests them."""
 
 MAX_ANSWERS = 64
-"""Kept for one visibility until the next tick."""
+"""The most cached answers per visibility until the next tick."""
 
 GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 
@@ -48,15 +48,16 @@ Hosts = HostIds | Literal["overview"] | None
 
 
 class Subscription(NamedTuple):
-    """What a viewer gets: the hosts with these ids, also those that come later, all (None), or all in short (see
-    fleet.overview); as it may see them. Totals, problems, alerts, events and changes of reservations come with each."""
+    """What a viewer gets: the hosts with these ids (including later ones), all hosts (None), or all in short form (see
+    fleet.overview), with what its visibility allows. Totals, problems, alerts, events and changed reservations are
+    always included."""
 
     visibility: Visibility = EVERYTHING
     hosts: Hosts = None
 
     @property
     def ids(self) -> Sequence[str | None] | HostIds:
-        """Those of the hosts; only None where it has all."""
+        """The ids of the hosts; None alone means all."""
         return self.hosts if isinstance(self.hosts, frozenset) else (None,)
 
 
@@ -65,7 +66,7 @@ OVERVIEW = Subscription(hosts="overview")
 
 
 class PublishedEvent:
-    """One server-sent event. `deflated` ends on a full flush: the same bytes fit into every viewer's gzip stream."""
+    """One server-sent event. `deflated` ends with a full flush, so its bytes fit into every viewer's gzip stream."""
 
     def __init__(self, kind: str, number: int, epoch: str, data: bytes) -> None:
         self.id = f"{epoch}-{number}"
@@ -74,7 +75,7 @@ class PublishedEvent:
         self._deflated: bytes | None = None
 
     def deflated(self) -> bytes:
-        """Blocks while it compresses; a second caller waits for the first and shares its work."""
+        """Blocks while compressing; a second caller waits for the first and shares the result."""
         with self._lock:
             if self._deflated is None:
                 self._deflated = deflate(self.plain)
@@ -101,7 +102,7 @@ class Viewer:
         self._wake.set()
 
     def close(self) -> None:
-        """End this stream after the event now being sent."""
+        """End this stream after the event being sent."""
         self.is_open = False
         self._wake.set()
 
@@ -113,7 +114,7 @@ class Viewer:
 
 
 class SharedParts:
-    """An answer while it is made: all who ask for it at the same time share its parts, and it is made once."""
+    """An answer that is being made: concurrent requests for it share its parts."""
 
     def __init__(self, parts: Iterable[bytes]) -> None:
         self._parts = iter(parts)
@@ -122,7 +123,7 @@ class SharedParts:
         self.size = 0
 
     def get(self, number: int) -> tuple[bytes | None, bool]:
-        """That part, None after the last one; and whether it had to be made now."""
+        """That part, or None after the last one; and whether this call made it."""
         if number < len(self._made):
             return self._made[number], False
         if self._error is not None:
@@ -130,7 +131,7 @@ class SharedParts:
         try:
             part = next(self._parts, None)
         except Exception as error:
-            # Without it, what is there would look like all of it to the others.
+            # Without it, the other readers would take the parts made so far for the whole answer.
             self._error = error
             raise
         if part is not None:
@@ -140,7 +141,7 @@ class SharedParts:
 
 
 class _KeptAnswers:
-    """What was made since the last tick for readers with one visibility: each is made once for all who ask for it."""
+    """The answers made since the last tick for one visibility: each is made once for all requests."""
 
     def __init__(self) -> None:
         self.parts: dict[Hashable, SharedParts] = {}
@@ -149,8 +150,8 @@ class _KeptAnswers:
 
 
 class _Channel:
-    """What viewers with one subscription get: deltas for those who come back, and the fleet as it is now. With an
-    `epoch` of another channel nobody resumes."""
+    """What viewers with one subscription get: deltas to resume from, and snapshots. An `epoch` of another channel
+    forces a snapshot."""
 
     def __init__(self, subscription: Subscription) -> None:
         self.visibility, hosts = subscription
@@ -179,8 +180,8 @@ class _Channel:
 
 
 class Stream(FleetObserver):
-    """The published fleet and everybody who watches it. Viewers with the same subscription share the same bytes. A
-    channel exists from its first viewer until some time after its last: for nobody nothing is encoded."""
+    """The published fleet and its viewers. Viewers with the same subscription share the same bytes. A channel exists
+    from its first viewer until some time after its last: nothing is encoded without viewers."""
 
     name = "stream"
 
@@ -192,28 +193,28 @@ class Stream(FleetObserver):
         self.channels: dict[Subscription, _Channel] = {}
         self._answers: dict[Visibility, _KeptAnswers] = {}
         self._following: dict[str | None, set[_Channel]] = {}
-        """The channels that a host is in, by its id; under None those with all hosts."""
+        """The channels of each host, by id; under None those with all hosts."""
         self._problems = fleet.problems
         self._alerts = fleet.alerts
         self._events: list[Event] = []
         self._reservation_changes = self._sent_reservation_changes = 0
 
     def tick(self) -> PublishedEvent:
-        """Publish what changed since the last tick and hand it to every viewer. Returns the delta of all hosts, also
-        where nobody watches them."""
+        """Publish the changes since the last tick to every viewer. Returns the delta of all hosts, even without
+        viewers."""
         self._follow(WHOLE).keep()
         finish(self.publish_in_steps())
         return self.channels[WHOLE].deltas[-1]
 
     def publish_in_steps(self) -> Steps[None]:
-        """The same, one step a host: what changes meanwhile is in this delta or in the next."""
+        """`tick`, one step per host: changes made meanwhile are in this delta or in the next."""
         self.time = self._clock()
         yield from self.fleet.age_in_steps(self.time)
         table, (changed, removed) = self.fleet.table, self.fleet.take_changes()
         for start in range(0, len(changed), ENCODED_AT_ONCE):
             some = changed[start : start + ENCODED_AT_ONCE]
             for host in some:
-                # Of one that left meanwhile the next delta says so.
+                # The next delta removes a host that left meanwhile.
                 if self.fleet.hosts.get(host.id) is host:
                     self._put_changes(host)
                 yield
@@ -228,7 +229,7 @@ class Stream(FleetObserver):
         self._number += 1
         self._answers = {}
         for subscription, channel in list(self.channels.items()):
-            # The snapshot of one that came after these numbers were taken has them.
+            # A later snapshot contains these numbers.
             self._publish(channel, channel.take_delta(facts, made.get(subscription.hosts, ())))
             if channel.idle_ticks > (channel.deltas.maxlen or 0):
                 self._drop(subscription)
@@ -241,29 +242,29 @@ class Stream(FleetObserver):
             self._events.append(event)
 
     def note_reservations(self, changes: int) -> None:
-        """How often reservations have changed. The next tick sends a new number to viewers."""
+        """Set the version of the reservations. A changed one is sent with the next tick."""
         self._reservation_changes = changes
 
     def document(self, visibility: Visibility = EVERYTHING) -> bytes:
-        """The whole fleet as JSON. It may be newer than the last delta; the next one then repeats what it has already:
-        deltas hold values, not differences, and applying one twice does no harm."""
+        """The whole fleet as JSON. It may be newer than the last delta, so the next one repeats some of it: deltas
+        contain values, not differences, and applying one twice is harmless."""
         return self.fleet.encoded(self.time, visibility=visibility)
 
     def kept_parts(self, visibility: Visibility = EVERYTHING) -> dict[Hashable, SharedParts]:
-        """Answers with this visibility made since the last tick, for others who ask for the same."""
+        """Answers with this visibility made since the last tick, to share with others."""
         return self._kept(visibility).parts
 
     async def fresh_view(self, visibility: Visibility = EVERYTHING) -> Fleet:
-        """The whole fleet as structs, kept and shared as documents are: read-only."""
+        """The whole fleet as structs, cached and shared like documents: read-only."""
         kept = self._kept(visibility)
         if kept.view is None:
             kept.view = asyncio.create_task(self._make_view(visibility))
-        # A caller that is cancelled while it is being made must not take it from the others.
+        # A cancelled caller must not cancel the work that others wait for.
         return await asyncio.shield(kept.view)
 
     async def answer(self, visibility: Visibility, make: Callable[[Fleet, *Arguments], T], *arguments: *Arguments) -> T:
-        """What `make` makes of the fleet, in a thread: once for all who ask for the same with the same visibility until
-        the next tick. `arguments` are hashable."""
+        """The result of `make` on the fleet, run in a thread, shared by all requests with the same arguments and
+        visibility until the next tick. `arguments` must be hashable."""
         answers, question = self._kept(visibility).answers, cast("tuple[Hashable, ...]", (make, *arguments))
         if question not in answers:
             if len(answers) >= MAX_ANSWERS:
@@ -278,7 +279,7 @@ class Stream(FleetObserver):
         return finish(self._make_snapshot(Subscription(visibility, hosts)))
 
     def watch(self, last_event_id: str = "", visibility: Visibility = EVERYTHING, hosts: Hosts = None) -> Viewer:
-        """Open a stream: the deltas missed since `last_event_id` where they are still kept, else a snapshot first."""
+        """Open a stream: the deltas missed since `last_event_id` if they are still kept, else a snapshot first."""
         channel = self._follow(Subscription(visibility, hosts))
         missed = self._missed_since(last_event_id, channel)
         return self._admit(channel, [self.snapshot(visibility, hosts)] if missed is None else missed)
@@ -286,7 +287,7 @@ class Stream(FleetObserver):
     async def watch_in_steps(
         self, last_event_id: str = "", visibility: Visibility = EVERYTHING, hosts: Hosts = None
     ) -> Viewer:
-        """The same, with turns for others while a snapshot is made. Those who wait for the same one share it."""
+        """`watch`, yielding to other tasks while a snapshot is made. Concurrent requests share one snapshot."""
         subscription = Subscription(visibility, hosts)
         channel = self._follow(subscription)
         missed = self._missed_since(last_event_id, channel)
@@ -299,7 +300,7 @@ class Stream(FleetObserver):
             finally:
                 if making.done() and channel.making is making:
                     channel.making = None
-            # The channel may have been let go meanwhile, as nobody watched it yet.
+            # The channel may have been dropped meanwhile, because it had no viewers yet.
             channel = self._follow(subscription)
             since = self._missed_since(snapshot.id, channel)
             missed = None if since is None else [snapshot, *since]
@@ -313,7 +314,7 @@ class Stream(FleetObserver):
         return viewer
 
     def _make_snapshot(self, subscription: Subscription) -> Steps[PublishedEvent]:
-        """One step for some hosts. What changes meanwhile is in the deltas after its number, and may be in it too."""
+        """One step for some hosts. Changes made meanwhile are in the deltas after its number, and may be in it too."""
         channel, number, (visibility, hosts) = self._follow(subscription), self._number, subscription
         if channel.snapshot is not None:
             return channel.snapshot
@@ -355,7 +356,7 @@ class Stream(FleetObserver):
 
     def _follow(self, subscription: Subscription) -> _Channel:
         if subscription.hosts == "overview":
-            # Nothing in it is hidden from anybody.
+            # This part is the same for every visibility.
             subscription = OVERVIEW
         channel = self.channels.get(subscription)
         if channel is None:
@@ -422,8 +423,7 @@ class Stream(FleetObserver):
         return _encoder.encode(delta)
 
     def _put_changes(self, host: HostState) -> None:
-        """Put the host whole, or what changed of it other than numbers, into the next delta of each channel it is
-        in."""
+        """Add the host, or its changes other than numbers, to the next delta of each of its channels."""
         patch = host.take_changes()
         if patch is not None and len(patch) == 1:
             return
@@ -445,7 +445,7 @@ class Stream(FleetObserver):
         return (*self._following.get(None, ()), *self._following.get(host.id, ()))
 
     def _encode_for(self, visibility: Visibility | None, host: HostState, patch: dict[str, Any] | None) -> bytes | None:
-        """As viewers with this visibility, or of the overview (None), get it; None: not at all."""
+        """Encode for viewers with this visibility, or for the overview (None); None: not sent."""
         if visibility is None:
             return encode_short(self.fleet.table, [host])[0] if patch is None else encode_short_patch(host, patch)
         if patch is None:

@@ -1,7 +1,7 @@
-"""The fleet's numbers in one place: columns over all GPUs and hosts, and the reports that wait to be judged.
+"""The fleet's numbers: columns over all GPUs and hosts, and the reports that wait to be evaluated.
 
-numpy costs the same for one host as for a hundred, so reports are judged together: when there are enough of them, when
-a host reports again, once a second, and before every read. One event loop owns a table.
+A numpy call costs the same for one host as for a hundred, so reports are evaluated in batches: when enough of them
+wait, when a host reports again, once a second, and before every read. One event loop owns a table.
 """
 
 import math
@@ -57,7 +57,7 @@ _DOUBLE: Final = 8
 _MAX_IDLE: Final = 1e10
 _END_OF_MEMORY: Final = 2**53
 _END_OF_DISKS: Final = 2**60
-"""What a short report may have of a number is what model.report says of it in a whole one."""
+"""The bounds of numbers in a short report are those of model.report."""
 _NO_METRICS: Final[dict[str, Number]] = {}
 _NO_GPUS: Final[list[GpuReading]] = []
 _encoder = msgspec.json.Encoder()
@@ -65,10 +65,10 @@ _NAN_BYTES: Final = np.array(NAN, "<f8").tobytes()
 
 MetricNames = tuple[tuple[str, ...], ...]
 BATCH: Final = 512
-"""GPUs, and a few for each host, that are judged together at most: more would keep the event loop busy for too long."""
+"""The most GPUs evaluated at a time, with a few added for each host: larger batches would block the event loop."""
 _HOST_WEIGHT: Final = 8
 _MAX_SPARSE: Final = 0.6
-"""The part of the rows from which on a column is sent whole."""
+"""A column is sent whole if more than this part of its rows changed."""
 
 
 def names_of(report: Report) -> MetricNames:
@@ -83,8 +83,9 @@ def find_layout(names: MetricNames) -> "Layout":
 
 
 class Layout:
-    """Of reports with these metrics. `counts` are how many the catalog knows: of the host first, then of each GPU. A
-    metric that it does not know has a place and no column. `metric_bytes` is the length of all in a short report."""
+    """Where each metric is in reports with these metric names. `counts` are the numbers of known metrics: of the host,
+    then of each GPU. Metrics outside the catalog have a place but no column. `metric_bytes` is the length of all
+    metrics in a short report."""
 
     def __init__(self, names: MetricNames) -> None:
         self.names = names
@@ -92,7 +93,7 @@ class Layout:
         length, start, places = sum(map(len, names)), 0, list[int]()
         for of, catalog in _catalogs(names):
             place_of = dict(zip(of, range(start, start + len(of)), strict=True))
-            # The place after the last one is that of all that is unknown.
+            # The place after the last one stands for unknown.
             places += [place_of.get(name, length) for name in catalog]
             start += len(of)
         self._host_places: Rows = np.array(places[: len(HOST_METRICS)], np.int64)
@@ -110,7 +111,7 @@ class Layout:
         return np.frombuffer(numbers[: self.metric_bytes] + _NAN_BYTES, "<f8")
 
     def arrange(self, values: Sequence[Floats]) -> tuple[Floats, Floats]:
-        """What was read of some reports in the catalog's order: one row each host, and one each GPU."""
+        """The numbers of some reports in the catalog's order: a row for each host, and a row for each GPU."""
         block: Floats = np.concatenate(values).reshape(len(values), -1)
         own, gpus = block.take(self._host_places, axis=1), block.take(self._gpu_places, axis=1)
         return own, gpus.reshape(-1, len(GPU_METRICS))
@@ -124,13 +125,13 @@ def _catalogs(names: MetricNames) -> list[tuple[tuple[str, ...], Mapping[str, ob
 
 
 class Description:
-    """The whole report that short ones of its host refer to, as far as it is needed again: `report` has no metrics and
-    GPUs. `faulty` are the GPUs with faults, by their places."""
+    """The whole report that the short reports of a host refer to, reduced to what they need: `report` has no metrics
+    and no GPUs. `faulty` are the GPUs with faults, by position."""
 
     def __init__(self, description: str, report: Report, layout: Layout, process_rows: list[slice]) -> None:
         gpus, processes = report.gpus or (), sum(rows.stop - rows.start for rows in process_rows)
         self.id = description
-        # No more is needed again: thousands of these are kept.
+        # Thousands of these are kept, so they keep only what is needed.
         self.report = replace(report, metrics=_NO_METRICS, gpus=None if report.gpus is None else _NO_GPUS)
         self.layout = layout
         self._disks = report.disks
@@ -147,7 +148,7 @@ class Description:
         self._last_rest = self._last_disks = b""
 
     def check(self, numbers: bytes) -> None:
-        """Raises ReportRefused where the numbers of a short report do not fit it, as a whole one would be refused."""
+        """Check the numbers of a short report as a whole one is checked. Raises ReportRefused."""
         length = self._processes_at + self._rest.size
         if len(numbers) != length:
             message = f"`numbers` has {len(numbers)} bytes, and its description needs {length}"
@@ -180,11 +181,11 @@ class Description:
         return ProcessNumbers(self._process_rows, values.reshape(-1, 2))
 
     def says_only_metrics(self, numbers: bytes) -> bool:
-        """Whether nothing but metrics and numbers of processes can be other than in the report before."""
+        """Whether only metrics and process numbers can differ from the report before."""
         return not self.faulty and self.report.gpus is not None and numbers[self._disks_at :] == self._last_disks
 
     def take_disks(self, numbers: bytes) -> list[Disk]:
-        """The same objects as before where nothing of them changed."""
+        """The disks with their new numbers; the same objects if nothing changed."""
         packed = numbers[self._disks_at :]
         if packed != self._last_disks:
             self._last_disks = packed
@@ -195,7 +196,7 @@ class Description:
 
 
 class ProcessNumbers(NamedTuple):
-    """Memory and utilization of processes, by their rows."""
+    """Memory and utilization of processes, by row."""
 
     rows: Rows
     values: Floats
@@ -214,8 +215,8 @@ def _out_of_bounds(what: str) -> ReportRefused:
 
 
 class Pending(NamedTuple):
-    """A report that waits to be judged. `processes` are those of a short one; those of a whole one are in their rows
-    already. `observed_at` is its moment on the hub's clock, `collected_at` on its host's."""
+    """A report that waits to be evaluated. `processes` are those of a short report; those of a whole one are in their
+    rows already. `observed_at` is its time on the hub's clock, `collected_at` on its host's."""
 
     host: "HostState"
     numbers: Floats
@@ -233,8 +234,8 @@ class Pending(NamedTuple):
 
 
 class FleetTable:
-    """`gpu_at` and `host_at` say whose row each is. `settled` is called with each batch of judged reports. `rejected`
-    counts the values that were not believed. `regroupings` counts how often the set of GPUs of any host changed."""
+    """All columns. `gpu_at` and `host_at` map rows to their owners. `settled` is called with each batch of evaluated
+    reports. `rejected` counts rejected values. `regroupings` counts changes of any host's set of GPUs."""
 
     def __init__(
         self,
@@ -271,7 +272,7 @@ class FleetTable:
         self.hosts.devices_version[host_row] = self._devices_versions
 
     def recycle(self) -> None:
-        """Viewers know whose rows are whose: free rows may be given out again."""
+        """Make free rows available again: viewers know that their owners are gone."""
         self.gpus.recycle()
         self.hosts.recycle()
         self.processes.recycle()
@@ -280,14 +281,14 @@ class FleetTable:
         self.names = names
 
     def put(self, report: Pending) -> None:
-        """Keep a report until the next `settle`; a host has at most one that waits."""
+        """Queue a report until the next `settle`; at most one per host."""
         self._pending.append(report)
         self._weight += max(_HOST_WEIGHT, len(report.layout.counts))
         if self._weight >= BATCH:
             self.settle()
 
     def settle(self) -> None:
-        """Judge all reports that wait. Readers of the fleet call this first."""
+        """Evaluate all waiting reports. Readers of the fleet call this first."""
         if not self._pending:
             return
         pending, self._pending, self._weight = self._pending, [], 0
@@ -304,7 +305,7 @@ class FleetTable:
         self._settled(pending)
 
     def find_aged(self, now: float, uptime: float) -> list["HostState"]:
-        """The hosts whose status may be another by now. `uptime` is a monotonic clock."""
+        """The hosts whose status may have changed with time. `uptime` is a monotonic clock."""
         hosts, end = self.hosts, self.hosts.end
         status, observed_at, heard = hosts.status[:end], hosts.observed_at[:end], hosts.heard_uptime[:end]
         silent = uptime - heard
@@ -315,7 +316,7 @@ class FleetTable:
         return [host for row in rows if (host := self.host_at[row]) is not None]
 
     def totals(self) -> Totals:
-        """Counts over all hosts; the power is None when no host reports any. A GPU in an unknown state adds no power
+        """Counts over all hosts; `power_watts` is None if no host reports it. A GPU in an unknown state adds no power
         and no user."""
         self.settle()
         gpus, end = self.gpus, self.gpus.end
@@ -346,7 +347,7 @@ class FleetTable:
 
     def take_numbers(self) -> "ChangedNumbers":
         self.settle()
-        # What is not published yet comes whole with the next delta.
+        # Unpublished hosts are sent whole with the next delta.
         is_known = self.hosts.is_published[: self.hosts.end]
         reported = np.flatnonzero(self.hosts.is_changed[: self.hosts.end] & is_known)
         owners = [self.host_at[row] for row in reported.tolist()]
@@ -364,8 +365,8 @@ class FleetTable:
         return numbers
 
     def note_shown(self, hosts: Sequence["HostState"]) -> None:
-        """Viewers get these hosts whole, with numbers that no delta has had. The next delta has to have them too, also
-        where they are by then what the one before said."""
+        """Viewers get these hosts whole, with numbers newer than the last delta. The next delta repeats these numbers,
+        even if they are then equal to those of the delta before."""
         self.settle()
         own: Rows = np.array([host.row for host in hosts if host.row >= 0], np.int64)
         for table, rows in ((self.hosts, own), (self.gpus, rows_of([host.rows for host in hosts]))):
@@ -374,15 +375,14 @@ class FleetTable:
             table.published[changed.rows[at], table.live[place]] = np.inf
 
     def changed_hosts(self) -> list["HostState"]:
-        """Those that viewers do not know yet, and those of which, or of a GPU of which, other than numbers changed."""
+        """The hosts that viewers do not know yet, and those with changes other than numbers."""
         gpus, hosts, end = self.gpus, self.hosts, self.hosts.end
         is_changed = hosts.is_text_changed[:end] | ~hosts.is_published[:end]
         is_changed[gpus.host[: gpus.end][gpus.is_state_changed[: gpus.end] | gpus.is_text_changed[: gpus.end]]] = True
         return [host for row in np.flatnonzero(is_changed).tolist() if (host := self.host_at[row]) is not None]
 
     def _take_processes(self, is_wanted: Flags) -> tuple[Rows, Rows, Floats]:
-        """Those of the GPUs that are wanted, by row, that have processes, where the processes of each begin, and their
-        numbers."""
+        """Of the wanted GPUs with processes: their rows, where the processes of each begin, and the numbers."""
         owner_of = self.processes.gpu[: self.processes.end]
         rows = np.flatnonzero((owner_of >= 0) & is_wanted[owner_of])
         rows = rows[np.argsort(owner_of[rows], kind="stable")]
@@ -418,8 +418,8 @@ class FleetTable:
                 host.has_changed = True
 
     def _store(self, table: Columns, rows: Rows, values: Floats, pending: list[Pending], part: slice) -> None:
-        """Put values into their rows. One that cannot be becomes unknown, and its owner says why. A NaN in `part` of a
-        report's layout was sent, and is not a value that was left out."""
+        """Store values in their rows. A value out of range becomes unknown, with the reason at its owner. A NaN inside
+        `part` of a report's layout was sent, in contrast to a value that was left out."""
         sent = [count for report in pending for count in report.layout.counts[part]]
         is_short = (values == values).sum(axis=1) < sent  # noqa: PLR0124 - NaN
         if is_short.any():
@@ -453,7 +453,7 @@ class FleetTable:
         self._disbelieved.add(owner)
 
     def _believe_again(self, pending: list[Pending]) -> None:
-        """What was not believed of the reports before says nothing about these."""
+        """Reset the rejected values of the reports before."""
         for report in pending:
             owners: list[GpuState | HostState] = [report.host]
             if report.has_gpus:
@@ -469,7 +469,7 @@ class FleetTable:
 
 
 def _arrange(pending: list[Pending]) -> tuple[list[Pending], Floats, Floats]:
-    """The reports, those of one layout side by side, and their numbers in that order: of hosts, and of GPUs."""
+    """The reports sorted by layout, with the numbers of hosts and of GPUs in that order."""
     groups: dict[Layout, list[Pending]] = {}
     for report in pending:
         groups.setdefault(report.layout, []).append(report)
@@ -479,7 +479,7 @@ def _arrange(pending: list[Pending]) -> tuple[list[Pending], Floats, Floats]:
 
 
 class _Changed(NamedTuple):
-    """Live metrics of some rows, in the order of these, and which are other than what was last sent."""
+    """The current metrics of some rows, and which of them differ from the last delta."""
 
     table: Columns
     rows: Rows
@@ -487,8 +487,8 @@ class _Changed(NamedTuple):
     is_other: Flags
 
     def encode_in_steps(self, places: Rows) -> Steps[list[bytes]]:
-        """Of the rows at these places, as members of a JSON object, one step a metric: of a metric that changed on most
-        of them the values of all, of others the places among them and the values there."""
+        """The rows at these places as members of a JSON object, one step per metric. A metric that changed on most rows
+        is sent for all of them, others with the places that changed."""
         table, values, is_other = self.table, self.values[places], self.is_other[places]
         counts, live = is_other.sum(axis=0), table.live
         members = [_encode_member("rows", self.rows[places].tolist())]
@@ -509,7 +509,7 @@ def _encode_member(name: str, value: object) -> bytes:
 
 
 def _encode_nested(values: list[Value], starts: list[int]) -> bytes:
-    """An array of arrays of these values: one begins at each of `starts`, the first of which is 0."""
+    """An array of arrays of these values. Each begins at one of `starts`, the first of which is 0."""
     separators = [b","] * len(values)
     for start in starts:
         separators[start] = b"],["
@@ -527,7 +527,7 @@ def _read_changed(table: Columns, rows: Rows) -> _Changed:
 
 
 def _take_changed(table: Columns, rows: Rows, *, with_unchanged: bool = False) -> _Changed:
-    """`rows` are those of which a metric is other than what was last sent, or all."""
+    """The rows with a metric that differs from the last delta, or all rows."""
     changed = _read_changed(table, rows)
     if not with_unchanged:
         some = changed.is_other.any(axis=1)
@@ -537,8 +537,8 @@ def _take_changed(table: Columns, rows: Rows, *, with_unchanged: bool = False) -
 
 
 class ChangedNumbers(NamedTuple):
-    """Numbers that viewers have not been sent yet: of hosts that reported, with the times of their reports, of GPUs,
-    and of the processes on the GPUs in `process_rows`."""
+    """The numbers that viewers have not been sent yet: of hosts, with the times of their reports, of GPUs, and of the
+    processes on the GPUs in `process_rows`."""
 
     hosts: _Changed
     last_report_at: list[float | None]
@@ -548,8 +548,8 @@ class ChangedNumbers(NamedTuple):
     processes: Floats
 
     def encode_in_steps(self, hosts: Sequence["HostState"] | None = None) -> Steps[list[bytes]]:
-        """Those of these hosts, or all, as members of a JSON object: see docs/api.md, *The stream*. The cost grows with
-        what is asked for."""
+        """The numbers of these hosts, or of all, as members of a JSON object (docs/api.md, *The stream*). The cost
+        grows with the number of hosts."""
         own = gpus = None
         if hosts is not None:
             own = np.sort(np.array([host.row for host in hosts], np.int64))
@@ -576,7 +576,7 @@ class ChangedNumbers(NamedTuple):
         return parts
 
     def encode_memory_totals(self) -> list[bytes]:
-        """The memory of GPUs that have another amount than before, as a member of a JSON object; empty: of none."""
+        """The changed memory sizes of GPUs as a member of a JSON object; empty if none changed."""
         table = self.gpus.table
         at = int(np.flatnonzero(table.live == table.place["memory_total_bytes"])[0])
         places = np.flatnonzero(self.gpus.is_other[:, at])
@@ -588,7 +588,7 @@ class ChangedNumbers(NamedTuple):
 
 
 def _find(rows: Rows, wanted: Rows | None) -> Rows:
-    """The places of those that are wanted, or of all, among `rows`. Both are in ascending order."""
+    """The places of the wanted rows (None: all) among `rows`. Both are sorted."""
     if wanted is None or not len(rows):
         return np.arange(len(rows))
     places = np.minimum(np.searchsorted(rows, wanted), len(rows) - 1)

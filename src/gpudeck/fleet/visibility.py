@@ -11,7 +11,7 @@ HIDDEN = "not shown to you: see `commands` in the hub's settings"
 
 
 class Visibility(Struct, frozen=True):
-    """Visible command lines: all, none, or only those of the people with these `logins` on the hosts."""
+    """Visible command lines: all, none, or only those of users with these `logins` on the hosts."""
 
     commands: Literal["all", "none", "own"] = "all"
     logins: frozenset[str] = frozenset()
