@@ -85,7 +85,7 @@ def measure(hosts: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
         seconds["written to the database"] = timed(lambda: asyncio.run(remember(fleet.hub, Path(folder))))
         restarted = Fleet(hosts, fleet.bodies)
-        seconds["restart with them in the database"] = timed(lambda: asyncio.run(recall(restarted.hub, Path(folder))))
+        seconds["restart with them in the database"] = timed(lambda: asyncio.run(restore(restarted.hub, Path(folder))))
         seconds["  their first reports after it"] = timed(restarted.report)
     seconds["all are down"] = timed(fleet.pass_time)
     seconds["all come back"] = timed(fleet.report)
@@ -99,7 +99,7 @@ async def remember(hub: Hub, folder: Path) -> None:
     await database.close()
 
 
-async def recall(hub: Hub, folder: Path) -> None:
+async def restore(hub: Hub, folder: Path) -> None:
     database = await open_database(None, folder)
     await HostMemory(hub, database).open()
     await database.close()

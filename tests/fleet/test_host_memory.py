@@ -260,7 +260,7 @@ def test_configured_host_is_recalled_in_place_of_one_never_seen(hub: Restarting)
         "late",
         ["gpu01 refuses connections."],
     )
-    finish(hub.hub.fleet.dismiss_recalled())
+    finish(hub.hub.fleet.remove_unconfigured())
     assert hub.names() == ["gpu01"]
     hub.hub.fleet.expect([])
     assert hub.names() == []
@@ -272,7 +272,7 @@ def test_host_that_is_read_by_its_address_is_recalled_under_its_own_name(hub: Re
     hub.report("gpu01", via="gpu-cluster-status", target="192.0.2.7")
     hub.restart()
     hub.hub.fleet.expect(targets)
-    finish(hub.hub.fleet.dismiss_recalled())
+    finish(hub.hub.fleet.remove_unconfigured())
     assert [(host.name, host.target, host.status) for host in hub.hub.fleet.ordered()] == [
         ("gpu01", "192.0.2.7", "late")
     ]
@@ -287,7 +287,7 @@ def test_host_that_is_no_longer_configured_is_dismissed_and_one_that_pushes_stay
     hub.report("gpu01", via="ssh", target="gpu01")
     hub.report("gpu02")
     hub.restart()
-    finish(hub.hub.fleet.dismiss_recalled())
+    finish(hub.hub.fleet.remove_unconfigured())
     assert hub.names() == ["gpu02"]
 
 

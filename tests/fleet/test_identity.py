@@ -6,7 +6,7 @@ import pytest
 
 from fakes.reports import make_envelope, make_gpu
 from fakes.views import show
-from gpudeck.fleet.identity import MOST_OF_A_NAME
+from gpudeck.fleet.identity import MAX_MACHINES_PER_NAME
 from gpudeck.fleet.state import FleetState
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.gpu_state import FleetSettings
@@ -250,7 +250,7 @@ def test_machine_that_was_renamed_is_the_same_to_a_token_for_both_names(hub: Sta
 
 
 def test_token_for_one_host_does_not_fill_the_fleet_with_machines(hub: Station) -> None:
-    for number in range(MOST_OF_A_NAME):
+    for number in range(MAX_MACHINES_PER_NAME):
         hub.push("gpu07", f"m{number}", only="gpu07")
     with pytest.raises(ReportRefused, match="8 machines with the name gpu07"):
         hub.push("gpu07", "another", only="gpu07")

@@ -60,9 +60,9 @@ def test_the_table_says_of_every_host_what_one_value_at_a_time_says(seed: int) -
         draw = chance.random()
         if draw < 0.75:
             envelope = machine.report(now)
-            is_news = one.order.has_news(envelope, is_up=one.status == "up")
-            assert is_news == other.accepts(envelope)
-            if not is_news:
+            may_matter = one.order.is_newer(envelope, is_up=one.status == "up")
+            assert may_matter == other.accepts(envelope)
+            if not may_matter:
                 continue
             observed_at = now - chance.choice((0.0, 0.0, 0.0, 8.0, 400.0))
             rejected += other.take(envelope, observed_at, machine.skew, now)
@@ -77,7 +77,7 @@ def test_the_table_says_of_every_host_what_one_value_at_a_time_says(seed: int) -
             if chance.random() < 0.7:
                 table.scheduling[uuid] = SchedulerMark(given, closed, why)
             for host in (one, other):
-                host.remark([uuid] if uuid else [], now)
+                host.update_marks([uuid] if uuid else [], now)
         elif draw < 0.8:
             gpu = chance.choice([*old[machine.name].gpus, None])
             end = chance.choice((None, now + 1000.0))
@@ -86,7 +86,7 @@ def test_the_table_says_of_every_host_what_one_value_at_a_time_says(seed: int) -
             table.maintenance.change(windows, now, frozenset(new))
             for name in touched:
                 for host in (new[name], old[name]):
-                    host.remark(list(old[name].gpus), now, "maintenance")
+                    host.update_marks(list(old[name].gpus), now, "maintenance")
         elif draw < 0.85:
             uuid = chance.choice([*old[machine.name].gpus, ""])
             mark = chance.choice(
@@ -100,7 +100,7 @@ def test_the_table_says_of_every_host_what_one_value_at_a_time_says(seed: int) -
             if mark is not None:
                 marks[uuid] = mark
             for host in (one, other):
-                host.remark(list(other.gpus) if uuid == "" else [uuid], now)
+                host.update_marks(list(other.gpus) if uuid == "" else [uuid], now)
         elif draw < 0.95:
             for name, host in new.items():
                 changed = host.age(now)

@@ -30,7 +30,7 @@ class HostSnapshot(Struct, frozen=True, kw_only=True):
     at, and whose values are of now, `chosen` their UUIDs, None for all. `has_gpus`: the values of some are of now.
     `silent_since` is when it last reported, `late_times` how often it came late within the last hour.
 
-    `failure` is why the hub cannot read it. `is_expected`: it is configured. `is_recalled`: it is known from before
+    `failure` is why the hub cannot read it. `is_expected`: it is configured. `is_restored`: it is known from before
     this start of the hub, and has not reported since."""
 
     id: str
@@ -44,7 +44,7 @@ class HostSnapshot(Struct, frozen=True, kw_only=True):
     late_times: int = 0
     failure: str | None = None
     is_expected: bool = False
-    is_recalled: bool = False
+    is_restored: bool = False
     gone: tuple[GoneGpu, ...] = ()
     chosen: Collection[str] | None = None
 

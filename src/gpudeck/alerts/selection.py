@@ -112,7 +112,7 @@ class HostSelector:
             silent_since=host.silent_since,
             failure=host.failure,
             is_expected=host.target is not None,
-            is_recalled=host.is_recalled,
+            is_restored=host.is_restored,
             late_times=late_times,
             gone=self._gone(host, past, now) if past.gone else (),
         )
@@ -186,9 +186,9 @@ class HostSelector:
         if past.status == "late" and host.status == "up":
             past.returns.append(now)
         # One that comes back after a start of the hub was not late.
-        past.status = "never_seen" if host.is_recalled else host.status
+        past.status = "never_seen" if host.is_restored else host.status
         (self._silent.discard if host.status == "up" else self._silent.add)(host.id)
-        if (host.status == "up" or host.is_recalled) and past.had.keys() != host.gpus.keys():
+        if (host.status == "up" or host.is_restored) and past.had.keys() != host.gpus.keys():
             self._note_gone(host, past, now)
         if host.row >= 0:
             self._table.hosts.is_regrouped[host.row] = self._table.hosts.is_unseen[host.row] = False

@@ -16,7 +16,7 @@ from gpudeck.fleet.state import FleetState
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample, Values
 from gpudeck.model.event import Event
 from gpudeck.model.gpu_state import RETURN_SECONDS, AvailabilitySettings, FleetSettings, judge
-from gpudeck.model.report import GpuReading, Process, Report, look_at
+from gpudeck.model.report import GpuReading, Process, Report, occupancy_of
 from gpudeck.wire import VERSION, Envelope
 
 HOUR = 3600.0
@@ -78,7 +78,7 @@ def _state(reading: GpuReading, now: float) -> int:
     """As the live fleet judges (`fleet.columns`), with the idle time of the reading itself."""
     if reading.missing is not None:
         return _UNKNOWN
-    there, memory = look_at(reading.processes), reading.metrics.get("memory_used_bytes")
+    there, memory = occupancy_of(reading.processes), reading.metrics.get("memory_used_bytes")
     idle_seconds = reading.idle_seconds or 0.0
     if there.oldest_start is not None:
         # Nobody holds a GPU for longer than they have been on it.

@@ -313,7 +313,7 @@ class PollingService:
                 self._poller.end_others(read := [target for target in watched if self._reads(target.name)]),
                 self._hub.fleet.expect_in_steps(watched),
                 self._poller.watch_in_steps(read),
-                self._hub.fleet.dismiss_recalled() if self._has_waited else (),
+                self._hub.fleet.remove_unconfigured() if self._has_waited else (),
             )
         )
 

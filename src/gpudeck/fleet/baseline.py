@@ -8,7 +8,7 @@ from msgspec import Struct
 from gpudeck.model.gpu_state import HealthLevel
 from gpudeck.model.report import GpuEvent
 
-TWIN_FLAGS = ("clone", "rival", "name")
+DUPLICATE_FLAGS = ("clone", "rival", "name")
 
 
 class GpuBaseline(Struct, frozen=True):

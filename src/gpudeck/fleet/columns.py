@@ -70,7 +70,7 @@ WHY_AVAILABLE: Final = {
     NO_USE: "neither its processes nor its utilization could be read",
     NO_RESERVATIONS: "whether it is reserved is not known",
 }
-WELL, HEAT, NO_HEAT, WORN, FAULT, LOST, UNHEARD = range(7)
+WELL, HEAT, NO_HEAT, WORN, FAULT, LOST, NO_REPORTS = range(7)
 """Why a GPU has its health."""
 
 # The cases of `judge_availability`: the first that is true counts, and the last stands for all others.
@@ -256,11 +256,11 @@ class HostColumns(Columns):
 
     METRICS = HOST_METRICS
     observed_at = _column(np.float64, NAN)
-    heard_uptime = _column(np.float64, NAN)
+    reported_uptime = _column(np.float64, NAN)
     late_after = _column(np.float64, NAN)
     down_after = _column(np.float64, NAN)
     status = _column(np.uint8, NONE)
-    is_recalled = _column(np.bool_, False)
+    is_restored = _column(np.bool_, False)
     is_published = _column(np.bool_, False)
     is_text_changed = _column(np.bool_, False)
     clock_skew = _column(np.float64, NAN)
@@ -342,7 +342,7 @@ def mark_stale(gpus: GpuColumns, rows: slice, now: float) -> None:
     gpus.last_seen[rows] = np.where(last == NONE, before, last)
     gpus.since[rows] = np.where(before == UNKNOWN, gpus.since[rows], round(now, 3))
     gpus.availability[rows], gpus.why_available[rows] = UNKNOWN, SILENT
-    gpus.health[rows], gpus.why_healthy[rows], gpus.health_number[rows] = UNREAD, UNHEARD, 0.0
+    gpus.health[rows], gpus.why_healthy[rows], gpus.health_number[rows] = UNREAD, NO_REPORTS, 0.0
     gpus.is_state_changed[rows] = True
 
 

@@ -23,13 +23,13 @@ from gpudeck.fleet.columns import (
     LOST,
     MISSING,
     NAN,
+    NO_REPORTS,
     NO_RESERVATIONS,
     NO_ROWS,
     NO_SCHEDULER,
     NOBODY,
     OK,
     SILENT,
-    UNHEARD,
     WHY_AVAILABLE,
     Rows,
     as_json,
@@ -48,7 +48,7 @@ from gpudeck.model.gpu_state import (
     judge_health,
     judge_wear,
 )
-from gpudeck.model.report import GpuEvent, GpuReading, Process, find_user, look_at, users_of
+from gpudeck.model.report import GpuEvent, GpuReading, Process, find_user, occupancy_of, users_of
 from gpudeck.model.reservation import Maintenance, ReservationMark
 from gpudeck.model.text import Names
 from gpudeck.model.view import Gpu, ShownProcess, show_event
@@ -173,33 +173,33 @@ class GpuState:
         self.changed = ALL_CHANGED
         self._table.gpus.last_work_at[self.row] = now - (reading.idle_seconds or 0.0)
 
-    def recall(self, reading: GpuReading, reason: str) -> None:
+    def restore(self, reading: GpuReading, reason: str) -> None:
         """Restore the GPU as known before the hub's restart: its identity, and little else."""
         self.unknown = _share(tuple(reading.unknown.items()))
         self._processes_reason, self.silent_reason = reading.processes_reason, reason
         for name, value in reading.metrics.items():
             self._table.gpus.values[self.row, self._table.gpus.place[name]] = value
-        self._take_mark()
+        self._apply_marks()
 
     def describe(self, reading: GpuReading, collected_at: float, now: float, *, after_gap: bool = False) -> bool:
         """Apply the text of a report; returns whether events may follow from it. `now` is `collected_at` on the hub's
         clock. `after_gap`: reports in between have not arrived, so the agent's own idle time counts."""
-        is_news = False
+        may_matter = False
         gpus = self._table.gpus
         if after_gap and reading.idle_seconds is not None:
             self.note_work(now - reading.idle_seconds)
         if reading.events or self.faults:
-            is_news = self.take_events(reading, collected_at)
+            may_matter = self.take_events(reading, collected_at)
         if reading.processes != self.processes or reading.processes_reason != self._processes_reason:
             self._take_processes(reading)
         if reading.missing != self.missing:
             self.missing = reading.missing
             gpus.is_missing[self.row] = reading.missing is not None
-            gpus.is_state_changed[self.row] = is_news = True
+            gpus.is_state_changed[self.row] = may_matter = True
             self.note_change("reasons")
         if reading.unknown != self.unknown:
             self.unknown = _share(tuple(reading.unknown.items()))
-            gpus.is_state_changed[self.row] = is_news = True
+            gpus.is_state_changed[self.row] = may_matter = True
             self.note_change("reasons")
         if reading.name != self.name or reading.index != self.index or reading.instance != self._instance:
             self._identify(reading)
@@ -207,8 +207,8 @@ class GpuState:
             self._table.hosts.is_regrouped[gpus.host[self.row]] = True
             self._table.note_devices(int(gpus.host[self.row]))
             self.note_change(*_IDENTITY)
-        self._take_mark()
-        return is_news
+        self._apply_marks()
+        return may_matter
 
     def note_work(self, at: float) -> None:
         """Record that the agent saw work at that time, in a report that has not arrived."""
@@ -235,12 +235,12 @@ class GpuState:
         self.display_name = names.of_model(self.name)
         self.note_change("display_name")
 
-    def remark(self, now: float) -> None:
+    def update_marks(self, now: float) -> None:
         """Apply changed reservations, maintenance or allocations. The state of an unused GPU changes at once."""
-        self._take_mark()
+        self._apply_marks()
         gpus, row = self._table.gpus, self.row
         is_empty = self.availability in UNUSED or gpus.why_available[row] in {NO_RESERVATIONS, NO_SCHEDULER}
-        word, why = self._name_empty()
+        word, why = self._empty_state()
         if is_empty and (word, why) != (self.availability, gpus.why_available[row]):
             is_first_sight = self.availability == "unknown"
             gpus.availability[row], gpus.why_available[row] = AVAILABILITY_CODES[word], why
@@ -276,7 +276,7 @@ class GpuState:
         level = HEALTH_WORDS[gpus.health[row]]
         if level == "ok":
             return _WELL
-        if gpus.why_healthy[row] == UNHEARD:
+        if gpus.why_healthy[row] == NO_REPORTS:
             return Health("unknown", self.silent_reason, _SILENT_ACTION)
         celsius = self.value("temperature_celsius")
         wear = judge_wear({name: self.value(name) for name in _WEAR})
@@ -348,13 +348,13 @@ class GpuState:
     def mark(self) -> ReservationMark:
         return self._mark
 
-    def kept_text(self, visibility: Visibility, is_state_changed: bool) -> _Text | None:
+    def cached_text(self, visibility: Visibility, is_state_changed: bool) -> _Text | None:
         """The cached text, or None if there is none or it is outdated."""
         if is_state_changed or self.changed:
             return None
         return self._texts.get(visibility if self._processes else EVERYTHING)
 
-    def keep_text(self, visibility: Visibility, view: Gpu) -> _Text:
+    def cache_text(self, visibility: Visibility, view: Gpu) -> _Text:
         kept = _cut(_encoder.encode(visibility.gpu(view)), len(self._processes or ()))
         self._texts = {**self._texts, visibility if self._processes else EVERYTHING: kept}
         return kept
@@ -403,7 +403,7 @@ class GpuState:
         self.display_name = self._table.names.of_model(reading.name)
         self.vendor, self.parent, self.pci_address = reading.vendor, reading.parent, reading.pci_address
 
-    def _take_mark(self) -> None:
+    def _apply_marks(self) -> None:
         """Apply the reservation, maintenance and allocation that count now, even if the values were read before."""
         marks, gpus, schedule = self._table.marks, self._table.gpus, self._table.maintenance
         host = self._table.host_at[gpus.host[self.row]]
@@ -434,7 +434,7 @@ class GpuState:
             gpus.has_conflict[self.row] = mark.conflict is not None
             self.note_change("reservation", "reservation_conflict")
 
-    def _name_empty(self) -> tuple[Availability, int]:
+    def _empty_state(self) -> tuple[Availability, int]:
         if self.scheduling.allocation is not None:
             return "allocated", 0
         if self.maintenance is not None:
@@ -472,8 +472,8 @@ class GpuState:
     def take_events(self, reading: GpuReading, collected_at: float) -> bool:
         """Apply driver faults, each with the user of its process, which may have ended since the reading before. A
         fault counts for a day. Returns whether events may follow."""
-        is_news = reading.events != list(self.faults)
-        if is_news:
+        may_matter = reading.events != list(self.faults)
+        if may_matter:
             processes = {process.pid: process for process in (*(self.processes or ()), *(reading.processes or ()))}
             self.faults = {
                 event: self.faults[event] if event in self.faults else find_user(event, processes)
@@ -487,8 +487,8 @@ class GpuState:
         if fault != self._fault:
             self._fault = fault
             self._table.gpus.fault[self.row] = _HEALTH_CODES[fault.level]
-            self._table.gpus.is_state_changed[self.row] = is_news = True
-        return is_news
+            self._table.gpus.is_state_changed[self.row] = may_matter = True
+        return may_matter
 
     def _take_processes(self, reading: GpuReading) -> None:
         is_as_known = (reading.processes is None) == (self._processes is None)
@@ -510,7 +510,7 @@ class GpuState:
         self.read_processes(reading.processes)
 
     def read_processes(self, processes: list[Process] | None) -> None:
-        occupancy, gpus, row = look_at(processes), self._table.gpus, self.row
+        occupancy, gpus, row = occupancy_of(processes), self._table.gpus, self.row
         gpus.workers[row] = -1 if occupancy.workers is None else occupancy.workers
         gpus.display_bytes[row] = NAN if occupancy.display_bytes is None else occupancy.display_bytes
         gpus.oldest_start[row] = NAN if occupancy.oldest_start is None else occupancy.oldest_start
@@ -533,12 +533,12 @@ def show_gpus(table: "FleetTable", gpus: Sequence[GpuState], rows: Rows | slice)
 
 def encode_gpus(table: "FleetTable", gpus: Sequence[GpuState], rows: Rows, visibility: Visibility) -> Iterator[_Text]:
     """The views as JSON pieces, each starting with a comma. If only numbers changed, only numbers are encoded."""
-    kept = list(map(GpuState.kept_text, gpus, repeat(visibility), table.gpus.is_state_changed[rows].tolist()))
+    kept = list(map(GpuState.cached_text, gpus, repeat(visibility), table.gpus.is_state_changed[rows].tolist()))
     new = [at for at, text in enumerate(kept) if text is None]
     views = iter(show_gpus(table, [gpus[at] for at in new], rows[new]) if new else ())
     numbers = _encode_processes(table, rows_of([gpu.process_rows for gpu in gpus]))
     for gpu, known, metrics in zip(gpus, kept, table.gpus.encoded(rows), strict=True):
-        text = known or gpu.keep_text(visibility, next(views))
+        text = known or gpu.cache_text(visibility, next(views))
         if len(text) == _MIN_PIECES:
             yield b",", text[0], metrics, text[1], text[2]
         else:

@@ -12,17 +12,17 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gpudeck.fleet.baseline import TWIN_FLAGS, HostBaseline
+from gpudeck.fleet.baseline import DUPLICATE_FLAGS, HostBaseline
 from gpudeck.fleet.columns import (
     AVAILABILITY_WORDS,
     FREE,
     NAN,
+    NO_REPORTS,
     NO_ROWS,
     NONE,
     RESERVED,
     SILENT,
     STATUS_CODES,
-    UNHEARD,
     UNKNOWN,
     UNREAD,
     Floats,
@@ -94,7 +94,7 @@ class ReportOrder:
     def boot_id(self) -> str:
         return self.run[0]
 
-    def has_news(self, envelope: Head, *, is_up: bool) -> bool:
+    def is_newer(self, envelope: Head, *, is_up: bool) -> bool:
         """Whether the report is new and not from a replaced agent run. A replaced run counts again once its successor
         has stopped and the host is not up."""
         run = (envelope.boot_id, envelope.run_id)
@@ -172,9 +172,9 @@ class HostState:
         "_description",
         "_flags",
         "_layout",
-        "_recalled_until",
         "_reported_problems",
         "_reported_uptime",
+        "_restored_until",
         "_synced",
         "_table",
         "_target_labels",
@@ -237,7 +237,7 @@ class HostState:
         self.pod_marks: dict[str, SchedulerMark] = {}
         self.rejected: dict[str, str] = NO_REASONS
         self._target_labels: dict[str, str] = {}
-        self._recalled_until: float | None = None
+        self._restored_until: float | None = None
         self._flags: dict[str, str] = {}
         self._reported_problems: list[str] = []
         self._table = table
@@ -279,8 +279,8 @@ class HostState:
         return max(self.observed_at, self.reported_at)
 
     @property
-    def is_recalled(self) -> bool:
-        return self._recalled_until is not None
+    def is_restored(self) -> bool:
+        return self._restored_until is not None
 
     @property
     def failure(self) -> str | None:
@@ -307,7 +307,7 @@ class HostState:
         return {word: numbers[code] for code, word in enumerate(AVAILABILITY_WORDS) if word is not None}
 
     def duplicates(self) -> dict[str, str]:
-        return {kind: self._flags[kind] for kind in TWIN_FLAGS if kind in self._flags}
+        return {kind: self._flags[kind] for kind in DUPLICATE_FLAGS if kind in self._flags}
 
     def flag(self, kind: str, problem: str | None) -> None:
         """Show a problem that the hub found, in addition to those that the host reports; None removes it. The kind
@@ -318,7 +318,7 @@ class HostState:
             del self._flags[kind]
         else:
             self._flags[kind] = problem
-        self.has_changed |= kind in TWIN_FLAGS
+        self.has_changed |= kind in DUPLICATE_FLAGS
         self._change("problems")
 
     def expect(self, target: str | None, via: str, labels: dict[str, str]) -> None:
@@ -335,19 +335,19 @@ class HostState:
             self._table.hosts.is_regrouped[self.row] = True
             self._change("labels")
 
-    def recall(self, envelope: Envelope, gpus: Sequence[GpuReading], last_report_at: float, *, until: float) -> None:
+    def restore(self, envelope: Envelope, gpus: Sequence[GpuReading], last_report_at: float, *, until: float) -> None:
         """Restore the host as known before the hub's restart. Its GPUs are unknown until it reports. It is late until
         `until` and down after that; 0.0: it was down before."""
         self._describe(envelope, envelope.report, last_report_at, None, last_report_at)
-        self._recalled_until = until
+        self._restored_until = until
         self.status = "late" if until else "down"
         self._place_gpus([GpuState(self._table, -1, reading) for reading in gpus])
         columns, rows = self._table.gpus, self.rows
         for reading, gpu in zip(gpus, self.gpus.values(), strict=True):
-            gpu.recall(reading, f"the host is {self.status}: it has not reported since the hub was started")
+            gpu.restore(reading, f"the host is {self.status}: it has not reported since the hub was started")
         columns.availability[rows] = columns.last_seen[rows] = UNKNOWN
         columns.since[rows], columns.last_work_at[rows] = round(last_report_at, 3), last_report_at
-        columns.why_available[rows], columns.health[rows], columns.why_healthy[rows] = SILENT, UNREAD, UNHEARD
+        columns.why_available[rows], columns.health[rows], columns.why_healthy[rows] = SILENT, UNREAD, NO_REPORTS
         columns.is_new[rows] = False
         self._sync()
 
@@ -386,7 +386,7 @@ class HostState:
         (FleetTable.settle). `uptime` is a monotonic clock. For a short report, the description must be known."""
         if self.is_pending:
             self._table.settle()
-        skew = self._steady(skew)
+        skew = self._smooth_skew(skew)
         self.reported_at, self._reported_uptime = now, now if uptime is None else uptime
         if isinstance(envelope, ShortReport):
             known = self.description_of(envelope)
@@ -418,11 +418,11 @@ class HostState:
             or self.is_pending
             or self.status != "up"
             or self._flags
-            or self.is_recalled
-            or facts.clock_skew_seconds != self._steady(skew)
+            or self.is_restored
+            or facts.clock_skew_seconds != self._smooth_skew(skew)
             or facts.interval_seconds != envelope.interval_seconds
             or facts.agent_version != envelope.agent_version
-            or not known.says_only_metrics(numbers)
+            or not known.changes_only_numbers(numbers)
             or self.observed_at > now
         ):
             self.take(envelope, observed_at, skew, now, uptime)
@@ -435,10 +435,10 @@ class HostState:
             self.observed_at = observed_at
             self.last_report_at = round(observed_at, 3)
         hosts, row = self._table.hosts, self.row
-        hosts.observed_at[row], hosts.heard_uptime[row] = self.observed_at, uptime
+        hosts.observed_at[row], hosts.reported_uptime[row] = self.observed_at, uptime
         self._put(envelope, self._layout.read_short(numbers), known.read_processes(numbers), observed_at, now)
 
-    def _steady(self, skew: float | None) -> float | None:
+    def _smooth_skew(self, skew: float | None) -> float | None:
         """The clock skew, without the jitter of network delays."""
         known = self.facts.clock_skew_seconds
         return skew if known is None or skew is None or abs(skew - known) > SKEW_STEP else known
@@ -486,13 +486,13 @@ class HostState:
         other._text = other._view = None
         return other
 
-    def start_anew(self, table: FleetTable) -> "HostState":
+    def make_empty(self, table: FleetTable) -> "HostState":
         """A new state of the same host in another table, without any report."""
         return HostState(self.id, self.via, table)
 
     def age(self, now: float, uptime: float | None = None, *, may_be_down: bool = True) -> bool:
         status = self._status_at(now, now if uptime is None else uptime)
-        if status == "down" and not may_be_down and (self.status != "down" or self.is_recalled):
+        if status == "down" and not may_be_down and (self.status != "down" or self.is_restored):
             status = "late"
         if status == self.status:
             return False
@@ -509,10 +509,10 @@ class HostState:
             gpu.rename(names)
         self._change("display_name")
 
-    def remark(self, uuids: Iterable[str], now: float, *fields: str) -> None:
+    def update_marks(self, uuids: Iterable[str], now: float, *fields: str) -> None:
         self._table.settle()
         for uuid in uuids:
-            self.gpus[uuid].remark(now)
+            self.gpus[uuid].update_marks(now)
         self._change(*fields)
 
     @property
@@ -541,7 +541,7 @@ class HostState:
     def view(self) -> Host:
         return _show_hosts(self._table, [self])[0]
 
-    def kept_view(self) -> Host:
+    def cached_view(self) -> Host:
         """The view, cached until something changes. Read-only."""
         self._table.settle()
         if self._view is None:
@@ -616,8 +616,8 @@ class HostState:
         """Apply the text of a report and advance the order. A short report has no text: it repeats that of its
         description."""
         after_gap = observed_at - self.observed_at > self.late_after and self.order.has_missed(envelope)
-        was_recalled = self.is_recalled
-        self._recalled_until = None
+        was_restored = self.is_restored
+        self._restored_until = None
         # Where the hub's clock was set back, the times from before are worth nothing.
         self.observed_at = observed_at if self.observed_at > now else max(self.observed_at, observed_at)
         self.last_report_at = round(self.observed_at, 3)
@@ -633,7 +633,7 @@ class HostState:
         if report.gpus is None:
             self._mark_gpus_stale(self.facts.gpus_reason or "", self.observed_at)
         elif isinstance(envelope, Envelope):
-            self._take_gpus(report.gpus, envelope.collected_at, after_gap=after_gap, is_new=was_recalled)
+            self._take_gpus(report.gpus, envelope.collected_at, after_gap=after_gap, is_new=was_restored)
         if self.order.advance(envelope):
             self.run_began_at = self.observed_at
             self.has_changed = True
@@ -736,12 +736,12 @@ class HostState:
         if self.row < 0:
             return
         hosts, row = self._table.hosts, self.row
-        hosts.observed_at[row], hosts.heard_uptime[row] = self.observed_at, self._reported_uptime
-        rest = (row, self.interval, self.status, self.is_recalled)
+        hosts.observed_at[row], hosts.reported_uptime[row] = self.observed_at, self._reported_uptime
+        rest = (row, self.interval, self.status, self.is_restored)
         if rest != self._synced:
             self._synced = rest
             hosts.late_after[row], hosts.down_after[row] = self.late_after, self._down_after
-            hosts.status[row], hosts.is_recalled[row] = STATUS_CODES[self.status], self.is_recalled
+            hosts.status[row], hosts.is_restored[row] = STATUS_CODES[self.status], self.is_restored
 
     def _sync_facts(self) -> None:
         """Copy to the columns what alert rules read."""
@@ -763,10 +763,10 @@ class HostState:
         if self.status == "never_seen":
             return "never_seen"
         self.observed_at, self._reported_uptime = min(self.observed_at, now), min(self._reported_uptime, uptime)
-        if self._recalled_until is not None:
+        if self._restored_until is not None:
             is_overdue = now - self.observed_at > self._down_after
-            is_awaited = not is_overdue or 0 < self._recalled_until - now <= RETURN_SECONDS
-            return "late" if self._recalled_until and is_awaited else "down"
+            is_awaited = not is_overdue or 0 < self._restored_until - now <= RETURN_SECONDS
+            return "late" if self._restored_until and is_awaited else "down"
         silent = uptime - self._reported_uptime
         if silent > self._down_after:
             return "down"

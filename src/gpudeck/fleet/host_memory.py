@@ -248,9 +248,9 @@ class HostMemory(Service):
             host = fleet.make_host(known.id, known.via)
             gpus = [_make_reading(gpu) for gpu in known.gpus if gpu.uuid not in placed]
             placed.update(gpu.uuid for gpu in known.gpus)
-            host.recall(make_envelope(known), gpus, report.at, until=0.0 if report.is_down else until)
+            host.restore(make_envelope(known), gpus, report.at, until=0.0 if report.is_down else until)
             host.token = known.token
-            if fleet.recall(host, known.target):
+            if fleet.restore(host, known.target):
                 self._facts[host.id] = _mark(remember(host))
             else:
                 host.release()

@@ -21,7 +21,7 @@ from gpudeck.model.target import Target
 from gpudeck.model.text import Names
 from gpudeck.wire import Envelope, Head, ShortReport
 
-_SAID_SECONDS: Final = 3600.0
+_SHOWN_SECONDS: Final = 3600.0
 """A refusal is shown as a problem of the hub for this long."""
 _MAX_SHOWN: Final = 3
 
@@ -74,7 +74,7 @@ class TokenLimit:
             return []
         # Refusals get their time here, because the caller has no clock.
         dated = {token: (count, now if at is None else min(at, now)) for token, (count, at) in self._refused.items()}
-        self._refused = {token: (count, at) for token, (count, at) in dated.items() if now - at < _SAID_SECONDS}
+        self._refused = {token: (count, at) for token, (count, at) in dated.items() if now - at < _SHOWN_SECONDS}
         shown = sorted(self._refused, key=lambda token: token.name)[:_MAX_SHOWN]
         return [
             f"the agent token {token.name!r} is at its limit of {self._count}: reports of further hosts are "
@@ -86,7 +86,7 @@ class TokenLimit:
 
 Arrived = TypeVar("Arrived", bound=Head)
 
-MOST_OF_A_NAME = 8
+MAX_MACHINES_PER_NAME = 8
 """Machines that may report with a token for one name."""
 
 
@@ -130,7 +130,7 @@ class Register:
     def make(self, host_id: str, via: str) -> HostState:
         return HostState(host_id, via, self._table)
 
-    def recall(self, host: HostState, target: str) -> bool:
+    def restore(self, host: HostState, target: str) -> bool:
         """Restore a host after a restart. `target` is its configured name if that differs. False if it reports already,
         or if the fleet is full."""
         known = self.hosts.get(host.id)
@@ -155,7 +155,7 @@ class Register:
         self._explain_absence(envelope.host, host)
         return msgspec.structs.replace(envelope, host=target.name)
 
-    def keep_apart(self, envelope: Arrived, target: str | None) -> Arrived:
+    def disambiguate(self, envelope: Arrived, target: str | None) -> Arrived:
         """The report under the address by which the host is read, if the name it reports is that of another configured
         host."""
         asked = self._targets.get(target or "")
@@ -264,12 +264,12 @@ class Register:
 
     def _check_name_limit(self, name: str, only: str | None) -> None:
         """A token for one host allows a few machines of that name, because machines are reinstalled or cloned."""
-        if only != name or len(self.called(name)) < MOST_OF_A_NAME:
+        if only != name or len(self.called(name)) < MAX_MACHINES_PER_NAME:
             return
         raise ReportRefused(
             409,
             "too_many_machines",
-            f"{MOST_OF_A_NAME} machines with the name {name} are there already, and this token is for one.",
+            f"{MAX_MACHINES_PER_NAME} machines with the name {name} are there already, and this token is for one.",
             f"Give each machine a name of its own, or begin anew: gpudeck hosts remove {name}, and add it again.",
         )
 

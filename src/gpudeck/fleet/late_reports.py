@@ -164,7 +164,7 @@ class LateReports:
                 missing.add(run, _FIRST, envelope.sequence)
         if observed_at - host.observed_at <= host.late_after or not (missing.knows(run) or host.order.sequence >= 0):
             return
-        if not backlog.defers_events and host.order.sequence >= 0 and not host.is_recalled:
+        if not backlog.defers_events and host.order.sequence >= 0 and not host.is_restored:
             self._replay(backlog, host.fork(self._table))
         self._expect_more(host, backlog, uptime)
 
@@ -184,7 +184,7 @@ class LateReports:
         if is_earlier:
             replay = self._find_earlier(host, backlog, envelope)
         elif replay is None or observed_at < replay.observed_at - _OUT_OF_ORDER:
-            replay = self._replay(backlog, host.start_anew(self._table))
+            replay = self._replay(backlog, host.make_empty(self._table))
         replay.id, replay.is_forwarded = host.id, host.is_forwarded
         observed_at = min(max(observed_at, replay.observed_at), host.observed_at)
         self.marks.move_to(observed_at)
@@ -217,7 +217,7 @@ class LateReports:
         if known is not None and known.order.is_of_run(envelope) and known.order.sequence < envelope.sequence:
             return known
         self._release_earlier(backlog)
-        earlier = backlog.earlier = host.start_anew(self._table)
+        earlier = backlog.earlier = host.make_empty(self._table)
         return earlier
 
     def _release_earlier(self, backlog: _Backlog) -> None:

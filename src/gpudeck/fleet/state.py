@@ -94,7 +94,7 @@ class FleetState:
         self.alert_counts = AlertCounts()
         self.observers = Observers(self.set_problems, self.counters)
         self._late = LateReports(self._marks, self.table, self.observers)
-        self._recalled: dict[str, HostState] = {}
+        self._restored: dict[str, HostState] = {}
         self.has_postponed = False
         """Whether hosts that must be sent whole wait for the next tick."""
         self._forward: Callable[[ArrivedReport], None] | None = None
@@ -135,7 +135,7 @@ class FleetState:
             following.take_next(envelope, now - waited, skew, now, uptime)
             self._note_taken(waited)
             return following
-        envelope = self._register.keep_apart(envelope, target)
+        envelope = self._register.disambiguate(envelope, target)
         host, host_id = self._register.find(envelope, via, target, only, token)
         if self._has_better_source(host, via):
             self.counters["reports_other_source"] += 1
@@ -153,7 +153,7 @@ class FleetState:
                 raise refuse_undescribed(envelope, f"a report of {envelope.host} that comes late has to be whole")
             host.is_forwarded = age is not None
             return host if self._take_late(host, envelope, now - waited, skew, now, uptime) else None
-        if not host.order.has_news(envelope, is_up=host.status == "up"):
+        if not host.order.is_newer(envelope, is_up=host.status == "up"):
             self.counters["reports_outdated"] += 1
             self._refuse_rival(host, envelope, now)
             if age is None:
@@ -166,7 +166,7 @@ class FleetState:
         self._register.settle(host, host_id, envelope, target)
         if token is not None and host.token != token.id:
             self._register.tokens.charge(host, token.id)
-        if self._recalled:
+        if self._restored:
             self._take_over(host, report)
         # If the register has changed, the sender is looked up again.
         host.sender = sender if target is None and self._register.is_settled(host) else None
@@ -210,7 +210,7 @@ class FleetState:
         self._marks.update(marks)
         for host in self.hosts.values():
             if touched := set(host.gpus) if "" in changed else changed & host.gpus.keys():
-                host.remark(touched, now)
+                host.update_marks(touched, now)
 
     def drain(self, windows: Sequence[MaintenanceWindow], now: float) -> None:
         """Apply the maintenance windows, with those that ended lately. Shown at once, and applied to later reports."""
@@ -226,7 +226,7 @@ class FleetState:
         gpus = {one.gpu for one in changed if one.gpu is not None}
         for host in self.hosts.values():
             if host.id in ids or host.name in names or gpus & host.gpus.keys():
-                host.remark(host.gpus, now, "maintenance")
+                host.update_marks(host.gpus, now, "maintenance")
 
     def annotate(self, notes: Mapping[str, HostNote]) -> None:
         known = self.table.notes
@@ -261,7 +261,7 @@ class FleetState:
         self._late.allocate(marks)
         for host in self.hosts.values():
             if touched := changed & host.gpus.keys():
-                host.remark(touched, now)
+                host.update_marks(touched, now)
 
     def rename(self, names: Names) -> None:
         self._register.rename(names)
@@ -290,18 +290,18 @@ class FleetState:
     def make_host(self, host_id: str, via: str) -> HostState:
         return self._register.make(host_id, via)
 
-    def recall(self, host: HostState, target: str = "") -> bool:
-        is_back = self._register.recall(host, target)
+    def restore(self, host: HostState, target: str = "") -> bool:
+        is_back = self._register.restore(host, target)
         if is_back:
-            self._recalled |= dict.fromkeys(host.gpus, host)
+            self._restored |= dict.fromkeys(host.gpus, host)
         return is_back
 
-    def dismiss_recalled(self) -> Steps[None]:
+    def remove_unconfigured(self) -> Steps[None]:
         """Remove hosts that were restored after a restart, were read by the hub, and are no longer configured. One step
         per host."""
         for host in list(self.hosts.values()):
             is_there = self.hosts.get(host.id) is host
-            if is_there and host.is_recalled and host.target is None and host.via in READ_WAYS:
+            if is_there and host.is_restored and host.target is None and host.via in READ_WAYS:
                 self.remove(host.id)
             yield
 
@@ -356,7 +356,7 @@ class FleetState:
 
     def view(self, time: float) -> Fleet:
         """The whole fleet as structs: a read-only snapshot."""
-        return Fleet(**self.facts(time), hosts=[host.kept_view() for host in self.ordered()])
+        return Fleet(**self.facts(time), hosts=[host.cached_view() for host in self.ordered()])
 
     def encoded(self, time: float, *, visibility: Visibility = EVERYTHING) -> bytes:
         return b"".join(self.encode_in_parts(time, visibility=visibility))
@@ -444,8 +444,8 @@ class FleetState:
     def _take_over(self, host: HostState, report: Report) -> None:
         """GPUs of this report leave the restored hosts that had them before the restart."""
         for gpu in report.gpus or ():
-            before = self._recalled.pop(gpu.uuid, None)
-            if before is None or before is host or not before.is_recalled:
+            before = self._restored.pop(gpu.uuid, None)
+            if before is None or before is host or not before.is_restored:
                 continue
             if self.hosts.get(before.id) is before:
                 before.release_gpu(gpu.uuid)

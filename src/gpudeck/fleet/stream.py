@@ -391,7 +391,7 @@ class Stream(FleetObserver):
     async def _make_view(self, visibility: Visibility) -> Fleet:
         if visibility != EVERYTHING:
             return await asyncio.to_thread(visibility.fleet, await self.fresh_view())
-        await self._prepare(HostState.kept_view)
+        await self._prepare(HostState.cached_view)
         return self.fleet.view(self.time)
 
     async def _make_answer(

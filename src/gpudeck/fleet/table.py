@@ -180,7 +180,7 @@ class Description:
         values = np.frombuffer(numbers, "<f8", 2 * len(self._process_rows), self._processes_at)
         return ProcessNumbers(self._process_rows, values.reshape(-1, 2))
 
-    def says_only_metrics(self, numbers: bytes) -> bool:
+    def changes_only_numbers(self, numbers: bytes) -> bool:
         """Whether only metrics and process numbers can differ from the report before."""
         return not self.faulty and self.report.gpus is not None and numbers[self._disks_at :] == self._last_disks
 
@@ -262,7 +262,7 @@ class FleetTable:
         self._settled = settled
         self._pending: list[Pending] = []
         self._weight = 0
-        self._disbelieved: set[GpuState | HostState] = set()
+        self._with_rejected: set[GpuState | HostState] = set()
 
     def note_regrouped(self) -> None:
         self.regroupings += 1
@@ -294,8 +294,8 @@ class FleetTable:
         pending, self._pending, self._weight = self._pending, [], 0
         for report in pending:
             report.host.note_settled()
-        if self._disbelieved:
-            self._believe_again(pending)
+        if self._with_rejected:
+            self._clear_rejected(pending)
         pending, numbers, gpu_numbers = _arrange(pending)
         own = np.array([report.host.row for report in pending])
         self._store(self.hosts, own, numbers, pending, slice(1))
@@ -307,11 +307,11 @@ class FleetTable:
     def find_aged(self, now: float, uptime: float) -> list["HostState"]:
         """The hosts whose status may have changed with time. `uptime` is a monotonic clock."""
         hosts, end = self.hosts, self.hosts.end
-        status, observed_at, heard = hosts.status[:end], hosts.observed_at[:end], hosts.heard_uptime[:end]
-        silent = uptime - heard
+        status, observed_at, reported_at = hosts.status[:end], hosts.observed_at[:end], hosts.reported_uptime[:end]
+        silent = uptime - reported_at
         is_late = np.maximum(silent, now - observed_at) > hosts.late_after[:end]
         expected = np.where(silent > hosts.down_after[:end], DOWN, np.where(is_late, LATE, UP))
-        is_aged = (expected != status) | hosts.is_recalled[:end] | (observed_at > now) | (heard > uptime)
+        is_aged = (expected != status) | hosts.is_restored[:end] | (observed_at > now) | (reported_at > uptime)
         rows = np.flatnonzero(is_aged & (status > NEVER_SEEN)).tolist()
         return [host for row in rows if (host := self.host_at[row]) is not None]
 
@@ -427,11 +427,11 @@ class FleetTable:
             for at in np.flatnonzero(is_short).tolist():
                 for place in [table.place[name] for name in names[at] if name in table.place]:
                     if math.isnan(values[at, place]):
-                        self._disbelieve(table, int(rows[at]), place, NAN)
+                        self._reject(table, int(rows[at]), place, NAN)
         is_wrong = (values < table.low) | (values > table.high)
         if is_wrong.any():
             for at, place in zip(*(index.tolist() for index in np.nonzero(is_wrong)), strict=True):
-                self._disbelieve(table, int(rows[at]), place, float(values[at, place]))
+                self._reject(table, int(rows[at]), place, float(values[at, place]))
                 values[at, place] = np.nan
         is_other = (np.isnan(values) != np.isnan(table.values[rows])).any(axis=1)
         if is_other.any():
@@ -442,7 +442,7 @@ class FleetTable:
         table.values[rows] = values
         table.is_changed[rows] = True
 
-    def _disbelieve(self, table: Columns, row: int, place: int, value: float) -> None:
+    def _reject(self, table: Columns, row: int, place: int, value: float) -> None:
         owner = self._owner(table, row)
         self.rejected += 1
         if owner is None:
@@ -450,9 +450,9 @@ class FleetTable:
         reason = f"the agent sent {value:.15g}, which cannot be" if math.isfinite(value) else "not a number"
         owner.rejected = {**owner.rejected, table.names[place]: reason}
         owner.note_change("reasons")
-        self._disbelieved.add(owner)
+        self._with_rejected.add(owner)
 
-    def _believe_again(self, pending: list[Pending]) -> None:
+    def _clear_rejected(self, pending: list[Pending]) -> None:
         """Reset the rejected values of the reports before."""
         for report in pending:
             owners: list[GpuState | HostState] = [report.host]
@@ -462,7 +462,7 @@ class FleetTable:
                 if owner.rejected:
                     owner.rejected = {}
                     owner.note_change("reasons")
-                    self._disbelieved.discard(owner)
+                    self._with_rejected.discard(owner)
 
     def _owner(self, table: Columns, row: int) -> "GpuState | HostState | None":
         return self.gpu_at[row] if table is self.gpus else self.host_at[row]

@@ -174,7 +174,7 @@ class Occupancy(Struct, frozen=True):
     oldest_start: float | None = None
 
 
-def look_at(processes: list[Process] | None) -> Occupancy:
+def occupancy_of(processes: list[Process] | None) -> Occupancy:
     workers = [process for process in processes or () if not process.display]
     displays = [process.memory_used_bytes for process in processes or () if process.display]
     return Occupancy(

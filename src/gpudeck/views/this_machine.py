@@ -29,7 +29,17 @@ from gpudeck.model.gpu_state import (
     judge_health,
     judge_wear,
 )
-from gpudeck.model.report import GpuEvent, GpuReading, Number, Occupancy, Process, Report, find_user, look_at, users_of
+from gpudeck.model.report import (
+    GpuEvent,
+    GpuReading,
+    Number,
+    Occupancy,
+    Process,
+    Report,
+    find_user,
+    occupancy_of,
+    users_of,
+)
 from gpudeck.model.text import without_maker
 from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess, show_event
 from gpudeck.views.filter import count
@@ -119,7 +129,7 @@ class _ObservedGpu:
             GPU_METRICS, reading.metrics, reading.unknown, absent=reading.missing or _NOT_REPORTED
         )
         self._take_events(reading)
-        there = look_at(reading.processes)
+        there = occupancy_of(reading.processes)
         began = None if there.oldest_start is None else min(now, there.oldest_start)
         availability, why = self._judge(reading.missing, numbers, there, began, now)
         self._settle(availability, began, now)

@@ -125,8 +125,8 @@ def test_a_host_that_the_hub_remembers_is_not_told_twice(vesta: VestaHub) -> Non
     vesta.report("gpu1", make_post(1, temperature=90))
     vesta.start()
     host = vesta.hub.fleet.make_host("gpu1", "vesta")
-    host.recall(make_envelope("gpu1", gpus=[]), [make_gpu(0)], round(CAPTURED_AT, 3), until=CAPTURED_AT + 120)
-    assert vesta.hub.fleet.recall(host)
+    host.restore(make_envelope("gpu1", gpus=[]), [make_gpu(0)], round(CAPTURED_AT, 3), until=CAPTURED_AT + 120)
+    assert vesta.hub.fleet.restore(host)
     assert told(vesta) == told(vesta, 1) == [("063757", 90)]
 
 

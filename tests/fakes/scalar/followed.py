@@ -149,10 +149,10 @@ class BothHosts(HostState):
         super().expect(target, via, labels)
         self.old.change().expect(target, via, labels)
 
-    def recall(self, envelope: Envelope, gpus: Sequence[GpuReading], last_report_at: float, *, until: float) -> None:
-        super().recall(envelope, gpus, last_report_at, until=until)
+    def restore(self, envelope: Envelope, gpus: Sequence[GpuReading], last_report_at: float, *, until: float) -> None:
+        super().restore(envelope, gpus, last_report_at, until=until)
         whole = replace(envelope, report=replace(envelope.report, gpus=list(gpus)))
-        self.old.change().recall(whole, last_report_at, until=until)
+        self.old.change().restore(whole, last_report_at, until=until)
 
     def release_gpu(self, uuid: str) -> None:
         super().release_gpu(uuid)
@@ -166,10 +166,10 @@ class BothHosts(HostState):
         super().rename(names)
         self.old.change().rename(names)
 
-    def remark(self, uuids: Iterable[str], now: float, *fields: str) -> None:
+    def update_marks(self, uuids: Iterable[str], now: float, *fields: str) -> None:
         uuids = list(uuids)
-        super().remark(uuids, now, *fields)
-        self.old.change().remark(uuids, now)
+        super().update_marks(uuids, now, *fields)
+        self.old.change().update_marks(uuids, now)
 
     def fork(self, table: FleetTable) -> "BothHosts":
         other = super().fork(table)
@@ -177,7 +177,7 @@ class BothHosts(HostState):
         other.old = self.old.fork(table.marks, table.maintenance, table.scheduling)
         return other
 
-    def start_anew(self, table: FleetTable) -> "BothHosts":
+    def make_empty(self, table: FleetTable) -> "BothHosts":
         return BothHosts(self.id, self.via, table)
 
 

@@ -128,7 +128,7 @@ class GpuState:
             changes["reasons"] = reasons
         if _label(reading) != view["label"] or reading.name != view["name"]:
             note(view, changes, _identity(reading, self._names))
-        self._take_mark(reading.uuid, changes, now)
+        self._apply_marks(reading.uuid, changes, now)
         view.update(changes)
         self._take_verdict(reading, changes, collected_at, now)
         self._is_new = False
@@ -142,12 +142,12 @@ class GpuState:
         self.view.update(changes)
         return changes
 
-    def remark(self, now: float) -> View:
+    def update_marks(self, now: float) -> View:
         """What reservations say of it has changed: a GPU that nobody is on becomes reserved, or free again, at once."""
         changes: View = {}
-        self._take_mark(self.view["uuid"], changes, now)
+        self._apply_marks(self.view["uuid"], changes, now)
         self.view.update(changes)
-        word, reason = self._name_empty()
+        word, reason = self._empty_state()
         was_empty = self._availability in UNUSED or self.view["availability_reason"] == _UNREAD
         if self._verdict is not None and was_empty and word != self._availability:
             since = self._settle(word, None, now)
@@ -186,7 +186,7 @@ class GpuState:
         other._all_scheduling = scheduling
         return other
 
-    def _take_mark(self, uuid: str, changes: View, now: float) -> None:
+    def _apply_marks(self, uuid: str, changes: View, now: float) -> None:
         mark = self._marks.get(uuid) or self._marks.get("", _UNMARKED)
         if mark is not self._mark:
             self._mark = mark
@@ -195,7 +195,7 @@ class GpuState:
         self._scheduling = self._all_scheduling.get(uuid, NOT_SCHEDULED)
         note(self.view, changes, {"allocation": self._scheduling.allocation})
 
-    def _name_empty(self) -> Verdict:
+    def _empty_state(self) -> Verdict:
         """What a GPU is that nobody is on."""
         scheduling = self._scheduling
         if scheduling.allocation is not None:
@@ -269,7 +269,7 @@ class GpuState:
             allocated=view["allocation"] is not None,
             settings=rules,
         )
-        return self._name_empty() if verdict[0] in UNUSED else verdict
+        return self._empty_state() if verdict[0] in UNUSED else verdict
 
     def _watch(self, utilization: float | None, occupied: bool | None, now: float) -> None:
         """Remember when work was last seen and when somebody came. A clock that was set back starts both anew."""

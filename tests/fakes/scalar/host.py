@@ -5,7 +5,7 @@ from copy import copy
 
 from fakes.scalar.gpu import GpuState
 from fakes.scalar.metrics import View, bounds_of, note, note_metrics
-from gpudeck.fleet.baseline import TWIN_FLAGS, HostBaseline
+from gpudeck.fleet.baseline import DUPLICATE_FLAGS, HostBaseline
 from gpudeck.model.allocation import SchedulerMark
 from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.gpu_state import AVAILABILITIES, RETURN_SECONDS, Availability, FleetSettings
@@ -63,7 +63,7 @@ class HostState:
         self.sampled_slot = -1.0
         self.baseline: HostBaseline | None = None
         self.has_changed = True
-        self._recalled_until: float | None = None
+        self._restored_until: float | None = None
         self._target_labels: dict[str, str] = {}
         self._flags: dict[str, str] = {}
         self._said: list[str] = []
@@ -138,9 +138,9 @@ class HostState:
         return self._gpus
 
     @property
-    def is_recalled(self) -> bool:
+    def is_restored(self) -> bool:
         """Whether it is known from before this start of the hub alone: it has not reported since."""
-        return self._recalled_until is not None
+        return self._restored_until is not None
 
     @property
     def last_report_at(self) -> float:
@@ -154,7 +154,7 @@ class HostState:
 
     def duplicates(self) -> dict[str, str]:
         """The problems that say that it cannot be told from another host, by kind."""
-        return {kind: self._flags[kind] for kind in TWIN_FLAGS if kind in self._flags}
+        return {kind: self._flags[kind] for kind in DUPLICATE_FLAGS if kind in self._flags}
 
     def flag(self, kind: str, problem: str | None) -> bool:
         """Show a problem that the hub found, beside those the host tells; None takes it back. Whether that is new.
@@ -167,7 +167,7 @@ class HostState:
             del self._flags[kind]
         else:
             self._flags[kind] = problem
-        self.has_changed |= kind in TWIN_FLAGS
+        self.has_changed |= kind in DUPLICATE_FLAGS
         self._show({"problems": self._problems()})
         return True
 
@@ -200,11 +200,11 @@ class HostState:
         note(self.view, changes, facts | {"reasons": reasons})
         self._show(changes)
 
-    def recall(self, envelope: Envelope, last_report_at: float, *, until: float) -> None:
+    def restore(self, envelope: Envelope, last_report_at: float, *, until: float) -> None:
         """Be the host of before this start of the hub. Its GPUs are unknown, and it is not up before it reports: late
         until then or, after `until`, down. With 0.0 it was down already."""
         self.take(envelope, last_report_at, None, last_report_at)
-        self._recalled_until = until
+        self._restored_until = until
         self.status = "late" if until else "down"
         self._mute_gpus(f"the host is {self.status}: it has not reported since the hub was started", last_report_at)
         self._show({"status": self.status})
@@ -231,10 +231,10 @@ class HostState:
         after_gap = observed_at - self.observed_at > self.late_after and self._has_missed(envelope)
         self.name = envelope.host
         self.interval = envelope.interval_seconds
-        if self.is_recalled and report.gpus is not None:
+        if self.is_restored and report.gpus is not None:
             # Of GPUs known from before a start only the identity is: the agent knows for how long they are idle.
             self._gpus = {}
-        self._recalled_until = None
+        self._restored_until = None
         # Where the hub's clock was set back, the times from before are worth nothing.
         self.observed_at = observed_at if self.observed_at > now else max(self.observed_at, observed_at)
         self.has_changed |= self.status == "down"
@@ -274,7 +274,7 @@ class HostState:
         other._host_changes, other._gpu_changes = {}, {}
         return other
 
-    def start_anew(self, marks: Mapping[str, ReservationMark]) -> "HostState":
+    def make_empty(self, marks: Mapping[str, ReservationMark]) -> "HostState":
         """The same host as if nothing had been reported of it yet."""
         return HostState(self.id, self.via, self._settings, self._names, marks, self._maintenance, self._scheduling)
 
@@ -299,10 +299,10 @@ class HostState:
         note(self.view, changes, {"display_name": names.of_host(self.name)})
         self._show(changes)
 
-    def remark(self, uuids: Iterable[str], now: float, *_: str) -> None:
+    def update_marks(self, uuids: Iterable[str], now: float, *_: str) -> None:
         """What reservations say of these GPUs of its has changed."""
         for uuid in uuids:
-            self._note(uuid, self._gpus[uuid].remark(now))
+            self._note(uuid, self._gpus[uuid].update_marks(now))
         self._show({"maintenance": self._maintenance.find(self.id, self.name)})
 
     def _find_maintenance(self, uuid: str, parent: str | None) -> Maintenance | None:
@@ -345,10 +345,10 @@ class HostState:
             return "never_seen"
         self.observed_at, self._reported_uptime = min(self.observed_at, now), min(self._reported_uptime, uptime)
         down_after = max(self._settings.down_after, self.late_after + self.interval)
-        if self._recalled_until is not None:
+        if self._restored_until is not None:
             is_overdue = now - self.observed_at > down_after
-            is_awaited = not is_overdue or 0 < self._recalled_until - now <= RETURN_SECONDS
-            return "late" if self._recalled_until and is_awaited else "down"
+            is_awaited = not is_overdue or 0 < self._restored_until - now <= RETURN_SECONDS
+            return "late" if self._restored_until and is_awaited else "down"
         silent = uptime - self._reported_uptime
         if silent > down_after:
             return "down"

@@ -26,7 +26,7 @@ def find_down(host: HostSnapshot, _: Sequence[Gpu], __: Limits, context: FleetCo
 
 def why_awaited(host: HostSnapshot, _: str, __: str) -> str | None:
     """`never_seen`: what the hub remembers of the host could not be read yet, as its database does not answer."""
-    is_silent = host.is_recalled or host.status == "never_seen"
+    is_silent = host.is_restored or host.status == "never_seen"
     return "the host has not reported since the hub was started" if is_silent else None
 
 

@@ -109,7 +109,7 @@ class VestaStates:
 
     def newest(self, one: VestaHost, visibility: Visibility) -> Json:
         assert one.state is not None  # noqa: S101 - callers have looked
-        host = visibility.host(one.state.kept_view())
+        host = visibility.host(one.state.cached_view())
         # In the sender's own words; not of a host that another source reports.
         posted = one.registered.posted if one.registered is not None and one.is_of_vesta else {}
         return self.entry(gpu_data(host, posted), host.last_report_at)
@@ -239,7 +239,7 @@ def draw_table(hosts: Sequence[VestaHost], states: VestaStates, width: int = 80)
     lines = [f"+{'-' * (width - 2)}+", f"| {fit(_TITLE, width - 13)}gpu info. |"]
     lines += [rule, _row((" host", " gpu", " memory usage", " volat.", " temp."), widths), rule]
     for one in hosts:
-        gpus = [] if one.state is None or one.is_down else one.state.kept_view().gpus
+        gpus = [] if one.state is None or one.is_down else one.state.cached_view().gpus
         for number, gpu in enumerate(gpus):
             lines.append(_row((clean(one.name) if number == 0 else "", *_cells(gpu)), widths))
         lines += [] if gpus else _draw_without_gpus(one, states, width)
@@ -286,7 +286,7 @@ def _draw_host(one: VestaHost, states: VestaStates, visibility: Visibility, widt
         fit(f"  last update: {states.write_last(one)}", width),
         "-" * width,
     ]
-    gpus = [] if one.state is None or one.is_down else visibility.host(one.state.kept_view()).gpus
+    gpus = [] if one.state is None or one.is_down else visibility.host(one.state.cached_view()).gpus
     if not gpus:
         texts = ("", f"  status: {_show_status(one)}", "")
         boxed = (f"  │{fit(text, width - 6)}│" for text in texts)
