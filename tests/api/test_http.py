@@ -294,7 +294,7 @@ def test_a_prefix_without_its_last_slash_leads_to_the_page() -> None:
 def test_a_bug_while_taking_a_report_is_answered_in_shape(
     api: Api, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(api.hub.fleet, "apply", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(api.hub.fleet, "take", lambda *_, **__: 1 / 0)
     answer = api.post(encode(make_envelope()))
     assert (answer.status_code, error_of(answer)) == (500, "bug")
     assert "ZeroDivisionError" in caplog.text

@@ -134,7 +134,6 @@ def test_hub_goes_on_without_its_database_also_after_a_kill_and_catches_up(
             wait_until(lambda: len(hook.texts()) == 1, "the message, without the database")
             # What a hub is sending at the moment of its death may arrive twice: this one has noted that it was sent.
             wait_until(lambda: count(tmp_path, "outbox WHERE state = 'sent'") == 1, "the note that it was sent")
-            wait_until(lambda: count(tmp_path, "events WHERE kind = 'alert_fired'") == 1, "the event on the disk")
             hub.stop(signal.SIGKILL)
         with running_hub(tmp_path) as hub:
             site = Site(hub)
@@ -146,12 +145,12 @@ def test_hub_goes_on_without_its_database_also_after_a_kill_and_catches_up(
             assert site.ask("/api/v1/queue")[0] == 503
             server.start()
             wait_until(lambda: site.database()["overall"] == "ready", "a hub that is whole again", 60)
-            wanted = ["alert_fired", "host_seen", "hub_started", "hub_started"]
+            # Events wait in memory: that of the alert was lost with the first hub.
+            wanted = ["host_seen", "hub_started", "hub_started"]
             wait_until(lambda: wanted == [one for one in sorted(kinds(site)) if one in wanted], "what happened", 60)
             assert site.ask("/api/v1/queue", **admin)[0] == 200
             assert [one["rule"] for one in site.ask("/api/v1/alerts")[1]["alerts"]] == ["gpu_hot"]
         assert len(hook.texts()) == 1
-    assert count(tmp_path, "events") == 0
 
 
 def test_server_that_hangs_is_as_one_that_is_away(tmp_path: Path, server: PostgresServer) -> None:

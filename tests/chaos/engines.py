@@ -68,8 +68,8 @@ def postgresql(folder: Path, *, seed: int, short: bool, kills: int) -> Outcome:
             hub.stop()
             found = compare_samples(hub.samples(fleet.epoch - 60, time.time() + 60), fleet)
     texts = [text.splitlines()[0] for text in hook.texts()]
-    fired = [text for text in texts if "stopped" in text]
-    ended = [text for text in texts if text not in fired]
+    ended = [text for text in texts if "Resolved" in text]
+    fired = [text for text in texts if text not in ended]
     outcome.figures = [
         *found.figures(fleet, [died]),
         at_most("false alerts", len(alerts), 0),
