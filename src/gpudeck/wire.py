@@ -32,7 +32,7 @@ from gpudeck.model.times import LONGEST
 VERSION = 1
 SHORT_VERSION = 2
 
-# A bare $ would let a last line break through.
+# A bare $ would allow a trailing line break.
 HOST_NAME = r"^[A-Za-z0-9](?:[A-Za-z0-9._-]{0,251}[A-Za-z0-9])?$(?!\n)"
 HostName = Annotated[str, Meta(max_length=253, pattern=HOST_NAME)]
 DescriptionId = Annotated[str, Meta(max_length=64)]
@@ -80,8 +80,7 @@ class ShortReport(Head, frozen=True, kw_only=True):
 
 
 def describe(report: Report) -> str:
-    """The id of all that a report says but its numbers and cgroups: the same for two reports that differ in nothing
-    else."""
+    """A hash of a report's text: everything but its numbers and cgroups."""
     gpus = report.gpus and [
         replace(
             gpu,
@@ -98,8 +97,8 @@ def describe(report: Report) -> str:
 
 
 def pack_numbers(report: Report) -> bytes | None:
-    """The numbers of a report as a short one has them. None where a double does not hold one of them exactly, or where
-    a metric is NaN: such a report is sent whole."""
+    """The numbers of a report for a short report. None if a double cannot hold one of them exactly, or if a metric is
+    NaN: then the report is sent whole."""
     gpus = report.gpus or ()
     metrics = [*report.metrics.values()]
     for gpu in gpus:
@@ -122,17 +121,19 @@ def pack_numbers(report: Report) -> bytes | None:
 
 MAX_BODY_BYTES = 1024 * 1024
 MAX_DECODED_BYTES = 1024 * 1024
-"""Decoding takes the event loop: 1 MiB that was made to take long takes 37 ms of CPU time. 16 GPUs with 100 processes
-of 500 bytes each need 0.8 MiB."""
+"""Decoding blocks the event loop: a crafted 1 MiB takes 37 ms of CPU time. 16 GPUs with 100 processes of 500 bytes each
+need 0.8 MiB."""
 MAX_PROCESSES = 8192
-"""Of one report: whatever looks at a host goes through all of them."""
+"""The most processes in one report: every reader of a host iterates over them."""
 _MIN_LIMIT, _MAX_RATIO = 256 * 1024, 200
-"""A report packs to a tenth, one of many equal processes to a fiftieth. What unpacks to more than this was made to."""
+"""A report compresses to a tenth, one of many equal processes to a fiftieth. Only a crafted body unpacks to more than
+this."""
 CONTENT_TYPES = ("application/msgpack", "application/json")
 
 
 _local = threading.local()
-"""One compressor and one decompressor a thread: making them costs three times a small report, sharing crashes."""
+"""One compressor and one decompressor per thread: creating them costs three times a small report, and they are not
+thread-safe."""
 
 
 class _VersionOnly(msgspec.Struct):
@@ -158,7 +159,7 @@ _json = _Decoders(
 _decoders = {"application/msgpack": _msgpack, "application/x-msgpack": _msgpack, "application/json": _json}
 _WRONG = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, ValueError, OverflowError)
 _AS_AGENTS_WRITE = b"\xa7version"
-"""Where the first field of a msgpack map is the version, its byte follows."""
+"""If the first field of a msgpack map is the version, its byte follows this."""
 
 
 def encode(envelope: Envelope | ShortReport) -> bytes:
@@ -174,12 +175,12 @@ def pack(plain: bytes) -> bytes:
 
 
 def decode_own(body: bytes) -> Envelope:
-    """The whole report that `encode` made in this process: nothing is checked."""
+    """Decode a report that `encode` made in this process, without checks."""
     return _msgpack.whole(zstd.decompress(body))
 
 
 def decode(body: bytes, content_type: str = "application/msgpack", encoding: str = "") -> Envelope:
-    """The whole report in `body`; raises ReportRefused with the HTTP status that fits whatever is wrong with it."""
+    """The whole report in `body`; raises ReportRefused with a suitable HTTP status."""
     envelope = decode_any(body, content_type, encoding)
     if isinstance(envelope, ShortReport):
         raise ReportRefused(400, "unsupported_version", "a short report (wire version 2) is not taken here")
@@ -187,7 +188,7 @@ def decode(body: bytes, content_type: str = "application/msgpack", encoding: str
 
 
 def decode_any(body: bytes, content_type: str = "application/msgpack", encoding: str = "") -> Envelope | ShortReport:
-    """The same, of either version."""
+    """A report of either version."""
     media = content_type
     if media not in _decoders:
         media = content_type.partition(";")[0].strip().lower()
@@ -217,7 +218,7 @@ def decode_any(body: bytes, content_type: str = "application/msgpack", encoding:
 
 
 def _version_of(plain: bytes, decoders: _Decoders) -> int:
-    """Version 1 where there is none: reading it as such shows what is wrong."""
+    """Version 1 if there is none: decoding then reports the actual mistake."""
     if decoders is _msgpack and plain[1:9] == _AS_AGENTS_WRITE and plain[9:10] in {b"\x01", b"\x02"}:
         return plain[9]
     try:
@@ -244,17 +245,18 @@ def unpack(body: bytes, encoding: str) -> bytes:
 
 
 def _limit_of(body: bytes) -> int:
-    """How much a packed body may unpack to: a bomb is refused before it has cost more than an honest report."""
+    """The limit for the unpacked size of a body: a compression bomb is refused before it costs more than a genuine
+    report."""
     return min(MAX_DECODED_BYTES, max(_MIN_LIMIT, _MAX_RATIO * len(body)))
 
 
 def _unzstd(body: bytes) -> bytes:
-    """With the library of a hub's install: the agent's needs a new decompressor for each frame, which takes fifteen
-    times as long."""
-    import zstandard  # noqa: PLC0415 - 24 MB that an agent does without
+    """With the library of a hub's install: the agent's needs a new decompressor per frame, which takes fifteen times as
+    long."""
+    import zstandard  # noqa: PLC0415 - 24 MB that an agent does not need
 
     if not hasattr(_local, "unpack"):
-        # Level 3 windows are 2 MiB; a frame that asks for more than the limit would make us allocate it unread.
+        # Level 3 windows are 2 MiB; a larger window would make us allocate it unread.
         _local.unpack = zstandard.ZstdDecompressor(max_window_size=MAX_DECODED_BYTES).decompress
     limit = _limit_of(body)
     try:
@@ -288,7 +290,7 @@ _unpackers: dict[str, Callable[[bytes], bytes]] = {
 
 
 def check_report(envelope: Envelope) -> None:
-    """What the types do not say. Raises ReportRefused."""
+    """Checks that the types do not express. Raises ReportRefused."""
     gpus = envelope.report.gpus or ()
     if len({gpu.uuid for gpu in gpus}) != len(gpus):
         raise ReportRefused(422, "duplicate_gpu", "two GPUs of the report have the same UUID")
@@ -316,7 +318,7 @@ def _too_large(limit: int) -> ReportRefused:
 
 
 def read_sent_at(text: str | bytes) -> float | None:
-    """The agent's clock in a Gpudeck-Sent-At header; None where it is absent or makes no sense."""
+    """The agent's clock in a Gpudeck-Sent-At header; None if it is absent or invalid."""
     try:
         value = float(text)
     except ValueError:

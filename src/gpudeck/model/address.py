@@ -27,7 +27,7 @@ _VALID: Final = re.compile(rb"(?:[\w.~%!$&'()*+,;=-]+|\[[0-9A-Za-z:.%_~-]+\])(?:
 
 
 def check_hub_url(text: str) -> str:
-    """Without a trailing slash; `host:port` and `host` are of http. Raises UsageError."""
+    """Without a trailing slash; `host:port` and `host` mean http. Raises UsageError."""
     hint = f"Give it as {DEFAULT_HUB}, host:port or https://host/path."
     shown = repr(mask_password(text))
     address = _complete(text.strip()).rstrip("/")
@@ -44,13 +44,13 @@ def check_hub_url(text: str) -> str:
 
 
 def split_hubs(text: str) -> list[str]:
-    """The addresses of hubs that share their state, separated by commas; most often there is one. Raises UsageError."""
+    """The addresses of hubs that share their state, separated by commas. Raises UsageError."""
     named = [part for part in text.split(",") if part.strip()] or [text]
     return list(dict.fromkeys(map(check_hub_url, named)))
 
 
 def is_same_hub(known: str, asked: str) -> bool:
-    """Whether each of the addresses `asked` is, with server, port and path, among the `known` ones. All are valid."""
+    """Whether each of the addresses `asked` is among the `known` ones, by server, port and path. All are valid."""
     return {_read_place(one) for one in split_hubs(asked)} <= {_read_place(one) for one in split_hubs(known)}
 
 
@@ -60,7 +60,7 @@ def _read_place(address: str) -> tuple[str, str, int | None, str]:
 
 
 def _complete(address: str) -> str:
-    """With a scheme, and the usual port of a hub where there is nothing but a name."""
+    """With a scheme, and the hub's default port if there is only a name."""
     if not address or "://" in address:
         return address
     has_more = ":" in address.rpartition("]")[2] or "/" in address
@@ -68,7 +68,7 @@ def _complete(address: str) -> str:
 
 
 def check_proxy(proxy: str) -> str:
-    """The proxy's URL; a bare `host:port`, as environments often have it, is one of http. Raises UsageError."""
+    """The URL of a proxy; a bare `host:port`, common in environment variables, means http. Raises UsageError."""
     url = proxy if "://" in proxy else f"http://{proxy}"
     try:
         parts = urlsplit(url)
@@ -77,7 +77,7 @@ def check_proxy(proxy: str) -> str:
     except ValueError:
         is_valid = False
     if not is_valid:
-        # A password with a / in it makes the rest look like a path: whatever stands before an @ is not shown.
+        # A password with a / makes the rest look like a path: everything before an @ is hidden.
         before, at, place = url.rpartition("@")
         shown = f"{before.partition('://')[0]}://…@{place}" if at else url
         raise UsageError(
@@ -88,18 +88,18 @@ def check_proxy(proxy: str) -> str:
 
 
 def mask_password(url: str) -> str:
-    """The address as it may be shown: without the password it may hold, and without the name that belongs to it."""
+    """The address without its user name and password, safe to show."""
     return _PASSWORD.sub("…@", url)
 
 
 def show_url(url: str) -> str:
-    """The address as it may be shown: without a password, and without its query, in which some put their tokens."""
+    """The address without password and query, which may contain tokens."""
     return mask_password(url).partition("?")[0]
 
 
 def find_host_problem(values: Sequence[bytes], version: str) -> str | None:
-    """What is wrong with the values of all Host headers, None for nothing: of two a proxy may believe the one and the
-    hub the other. HTTP/1.0 has none."""
+    """The problem with the values of all Host headers, or None. Two Host headers are refused: a proxy may use one and
+    the hub the other. HTTP/1.0 has none."""
     if not values:
         return None if version in {"0.9", "1.0"} else "the request has no Host header"
     if len(values) > 1:
@@ -108,7 +108,7 @@ def find_host_problem(values: Sequence[bytes], version: str) -> str | None:
 
 
 def open_socket(address: Address, *, listens: bool = True) -> socket.socket:
-    """A bound socket that `listens`, or refuses connections until it does. Raises UsageError."""
+    """A bound socket that `listens`, or refuses connections until then. Raises UsageError."""
     is_dual = address.host in {"", "::"} and socket.has_dualstack_ipv6()
     opened = socket.socket(socket.AF_INET6 if is_dual or ":" in address.host else socket.AF_INET)
     try:
@@ -133,7 +133,7 @@ def cannot_listen(address: Address, error: OSError) -> UsageError:
 
 
 def check_url(url: str) -> None:
-    """Raises ValueError, which names the setting `url`, where the pattern does not see that it is none."""
+    """Raises ValueError, naming the setting `url`, for URLs that pass the pattern but are invalid."""
     try:
         parts = urlsplit(url)
         is_good = bool(parts.hostname) and (parts.port is None or parts.port > 0)

@@ -41,16 +41,16 @@ class Allocation(Struct, frozen=True, omit_defaults=True):
     shared_with: list[str] = field(default_factory=list)
 
     def is_of(self, job: str | None, user: str | None) -> bool:
-        """Whether a process may be one of this job: by its own job or, where it has none, by its user. One of root, or
-        of an account without a name on its host, may be anybody's."""
+        """Whether a process may belong to this job: by its own job or, without one, by its user. A process of root, or
+        of a user without a name on its host, may belong to anyone."""
         if job is not None:
             return job in {self.number, self.job}
         return user is None or self.user is None or user in {self.user, "root"} or user.isdigit()
 
 
 class SchedulerMark(Struct, frozen=True):
-    """What counts for one GPU. `closed` is why no job starts there now. `unknown` is why it may be allocated without
-    our knowledge."""
+    """What schedulers say about one GPU. `closed` is why no job starts there now. `unknown` is why it may be allocated
+    without our knowledge."""
 
     allocation: Allocation | None = None
     closed: str | None = None
@@ -62,7 +62,7 @@ NOT_SCHEDULED: Final = SchedulerMark()
 
 
 def mark_pods(report: Report) -> dict[str, SchedulerMark]:
-    """What a host says of its GPUs, by UUID. Of several pods on a GPU the first one counts."""
+    """What a host reports about its GPUs, by UUID. Of several pods on a GPU the first one counts."""
     closed = report.closed
     marks = {} if closed is None else {gpu.uuid: SchedulerMark(closed=closed) for gpu in report.gpus or ()}
     marks |= {uuid: SchedulerMark(closed=closed, unknown=why) for uuid, why in report.allocation_unknown.items()}

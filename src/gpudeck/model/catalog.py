@@ -1,6 +1,8 @@
-"""Every metric, declared once: one line of `GpuMetrics` or `HostMetrics`. Wire, hub, API and page walk the catalog; the
-reading itself is the only other line a new metric costs. Values are in base units. One outside `low..high` is not
-believed: the hub turns it into an unknown with its reason."""
+"""Every metric, declared once: one line of `GpuMetrics` or `HostMetrics`.
+
+Wire, hub, API and page use the catalog; a new metric needs only this line and its reading. Values are in base units.
+The hub replaces a value outside `low..high` by unknown, with the reason.
+"""
 
 from enum import Enum
 from typing import Annotated, get_type_hints
@@ -25,7 +27,7 @@ class Kind(Enum):
 
 
 class Rollup(Enum):
-    """How values of many devices or moments become one."""
+    """How values of many devices or times are combined."""
 
     MEAN = "mean"
     SUM = "sum"
@@ -34,8 +36,8 @@ class Rollup(Enum):
 
 
 class Metric(Struct, frozen=True):
-    """`precision` is the smallest step worth keeping. `live`: viewers are sent each change; the others are read with
-    the host. `name` and `scope` are those of the field that it describes."""
+    """`precision` is the smallest step worth keeping. `live`: every change is sent to viewers; other metrics are read
+    with the host. `name` and `scope` are those of the field that it describes."""
 
     unit: str
     label: str
@@ -59,14 +61,14 @@ class Metric(Struct, frozen=True):
 MIB = 1024.0 * 1024.0
 TIB = MIB * MIB
 Value = float | None
-"""None is unknown: its reason is given next to it."""
+"""None is unknown: the reason is next to it."""
 _CONSTANT, _COUNTER = Kind.CONSTANT, Kind.COUNTER
 _SUM, _MAX, _LAST = Rollup.SUM, Rollup.MAX, Rollup.LAST
 
 
 class GpuIdentity(Struct, kw_only=True):
-    """Which GPU it is. `label` is its index, or index.instance for a MIG instance. `name` is its model as the driver
-    calls it, `display_name` as people do."""
+    """The identity of a GPU. `label` is its index, or index.instance for a MIG instance. `name` is the driver's model
+    name, `display_name` the common one."""
 
     uuid: str
     index: int
@@ -160,7 +162,7 @@ class GpuMetrics(GpuIdentity, kw_only=True):
 
 
 class HostIdentity(Struct, kw_only=True):
-    """Which host it is. `id` is its machine id where that is known, `display_name` what people call it."""
+    """The identity of a host. `id` is its machine id if known, `display_name` the name to show."""
 
     id: str
     name: str

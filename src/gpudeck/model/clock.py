@@ -1,8 +1,8 @@
-"""Clocks, the time up to which old data may be deleted, and the pauses between attempts.
+"""Clocks, the time up to which old data may be deleted, and backoff.
 
-A hub that starts with its clock 40 days ahead would take every sample for old. The `RetentionClock` is a time that has
-surely passed: the last certain one plus the seconds that this process has run. It catches up when another clock, or an
-admin, confirms the hub's. Everything deleted for its age asks it.
+A hub whose clock is 40 days ahead at its start would consider every sample old. The `RetentionClock` is a time that has
+certainly passed: the last certain one plus the seconds that this process has run. It catches up when another clock, or
+an admin, confirms the hub's. All deletion by age uses it.
 """
 
 import time
@@ -10,26 +10,26 @@ from collections.abc import Callable
 from typing import Final
 
 Clock = Callable[[], float]
-"""Returns seconds: since 1970 for a `wall` clock, since the machine was booted for `boottime`."""
+"""Returns seconds: since 1970 for a `wall` clock, since boot for `boottime`."""
 
 wall: Clock = time.time
 FIRST_HOUR: Final = 3600.0
-"""Nothing is deleted for so long after a start, so that a mistake can be noticed."""
+"""Nothing is deleted for this long after a start, so that a mistake can be noticed."""
 AGREES: Final = 600.0
 """Seconds by which clocks may differ and still confirm each other."""
 _WAY: Final = 0.1
 _FRESH: Final = 300.0
-"""How long a confirmation counts as one of the present."""
+"""A confirmation is current for this long."""
 
 
 def boottime() -> float:
-    """Seconds since the machine was booted, time asleep included. This clock is never set. It is the same for all
-    processes of one boot."""
+    """Seconds since boot, including suspended time. This clock is never set, and is the same for all processes of one
+    boot."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 class RetentionClock:
-    """May be asked from any thread; one thread confirms it. `known` is a time that had surely passed when the last
+    """May be read from any thread; one thread confirms it. `known` is a time that had certainly passed when the last
     process ended; `monotonic` is a clock that is never set."""
 
     def __init__(self, known: float | None = None, now: Clock = wall, monotonic: Clock = time.monotonic) -> None:
@@ -40,12 +40,12 @@ class RetentionClock:
         self._confirmed: float | None = None
 
     def confirm(self, true_time: float) -> None:
-        """Clocks that do not depend on the hub's say that it is `true_time` now."""
+        """Record that clocks independent of the hub's say that it is `true_time` now."""
         self._certain = min(true_time, self._now()), self._monotonic()
         self._confirmed = self._monotonic() if abs(true_time - self._now()) <= AGREES else None
 
     def limit(self, newest: float) -> None:
-        """The newest record from before this start is of that time: nothing later is certain by itself."""
+        """Record the time of the newest record from before this start: nothing later is certain by itself."""
         at, moment = self._certain
         if self._confirmed is None:
             self._certain = min(at, newest), moment
@@ -61,18 +61,18 @@ class RetentionClock:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether the hub's clock is right, as other clocks said within the last minutes."""
+        """Whether other clocks confirmed the hub's within the last minutes."""
         moment = self._confirmed
         return moment is not None and self._monotonic() - moment <= _FRESH and self.ahead <= AGREES
 
     def deletion_time(self) -> float | None:
-        """What is older than its retention by this time may be deleted; None: nothing may be deleted now."""
+        """Records whose retention ended before this time may be deleted; None: nothing may be deleted now."""
         return None if self._monotonic() - self._started < FIRST_HOUR else self.certain
 
 
 class SharedClock:
-    """The time of the bus that several hubs share: they date reports alike, and a hub whose clock is set goes on. Until
-    it is known, the time of this machine."""
+    """The clock of the bus that several hubs share: they date reports alike, and setting one hub's clock has no effect.
+    Before it is known, the clock of this machine."""
 
     def __init__(self, now: Clock = wall, monotonic: Clock = time.monotonic) -> None:
         self._now = now
@@ -86,7 +86,7 @@ class SharedClock:
         return at + self._monotonic() - moment
 
     def adjust(self, at: float) -> None:
-        """It is `at` now. Small differences are those of the way that the news took."""
+        """Set the time to `at`. Small differences are network delay."""
         if self._known is None or abs(at - self()) > _WAY:
             self._known = at, self._monotonic()
 

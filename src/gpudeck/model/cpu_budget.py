@@ -1,4 +1,4 @@
-"""Bounds how long any computation delays others: the hub has one event loop, and Python runs one thread at a time."""
+"""Bounds how long computations delay others: the hub has one event loop, and Python runs one thread at a time."""
 
 import asyncio
 import time
@@ -8,10 +8,10 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar, cast
 
 HOSTS_AT_ONCE = 6
-"""Work on all hosts is interrupted after so many of them."""
+"""Work on all hosts yields after this many of them."""
 THREAD_SECONDS = 0.0005
-"""After which Python makes a thread give up its lock while another waits for it. With the default of 5 ms the event
-loop would wait that long again and again while a thread seals an hour or answers a question about the past."""
+"""The interpreter's switch interval: how long a thread keeps the GIL while another waits. With the default of 5 ms, the
+event loop would wait that long again and again while a thread seals an hour or answers a history query."""
 _STRETCH_SECONDS = 0.001
 _MAX_SLEEP = 0.1
 
@@ -22,26 +22,26 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 Steps = Generator[None, None, T]
-"""Work in the event loop that yields wherever it may be interrupted: its state is consistent there."""
+"""Work in the event loop, as a generator that yields where it may be interrupted: its state is consistent there."""
 
 _parser = ThreadPoolExecutor(1, "parser")
 
 
 async def parse_in_thread(parse: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Runs `parse` in the one thread for large input from outside: the event loop competes with at most one parser for
-    Python's lock. A call whose caller was cancelled ends before the next one begins. A single call of C code that takes
-    long still stops the event loop: bound its input."""
+    """Runs `parse` in the one thread for large input from outside, so the event loop competes with at most one parser
+    for the GIL. A call whose caller was cancelled ends before the next one begins. A single long call of C code still
+    blocks the event loop: bound its input."""
     return await asyncio.get_running_loop().run_in_executor(_parser, lambda: parse(*args, **kwargs))
 
 
 class LoopBudget:
-    """For loops in the event loop whose number of rounds comes from outside."""
+    """For loops in the event loop whose length depends on input."""
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
 
     async def checkpoint(self) -> None:
-        """Yields to the event loop if the last time was 5 ms ago or more."""
+        """Yields to the event loop if 5 ms have passed since the last time."""
         if time.perf_counter() - self._began >= LOOP_SECONDS:
             await asyncio.sleep(0)
             self._began = time.perf_counter()
@@ -66,16 +66,16 @@ async def run_in_steps(steps: Steps[T]) -> T:
 
 
 def advance(steps: Iterator[None]) -> bool:
-    """Does what can be done in 2 ms; returns whether that was the rest of it. A slice is short as its steps may start
-    or end tasks, whose own work comes right after it."""
+    """Runs steps for up to 2 ms; returns whether they are finished. Slices are short because steps may start or end
+    tasks, which then run next."""
     end = time.perf_counter() + SLICE_SECONDS
     return all(time.perf_counter() < end for _ in steps)
 
 
 class CpuBudget:
-    """Limits threads to a share of one processor, in small steps, after so many seconds at full speed: a thread that
-    works in Python delays the event loop, whatever its priority. One thread at a time may use a budget; it sleeps in
-    `checkpoint`."""
+    """Limits threads to a share of one processor, in small steps, after a number of seconds at full speed: a thread
+    that runs Python code delays the event loop whatever its priority. One thread at a time may use a budget; it sleeps
+    in `checkpoint`."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class CpuBudget:
         self._counted = 0.0
 
     def apply(self) -> None:
-        """Holds whatever runs in this thread, or in this context of it, to the budget from here on."""
+        """Applies the budget to everything that runs in this thread, or in this context of it, from now on."""
         _budget.set(self)
         self._counted = self._worked()
 
@@ -115,7 +115,7 @@ _budget: ContextVar[CpuBudget] = ContextVar("budget")
 
 
 def checkpoint() -> None:
-    """Called wherever long work can be interrupted; without a budget it does nothing."""
+    """Called wherever long work can be interrupted; does nothing without a budget."""
     budget = _budget.get(None)
     if budget is not None:
         budget.checkpoint()

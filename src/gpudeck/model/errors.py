@@ -40,7 +40,7 @@ class UsageError(GpudeckError):
 
 
 class ConfigurationError(UsageError):
-    """Mistakes in the configuration file: its text is one line a mistake, each beginning with its file and line."""
+    """Mistakes in the configuration file, one per line, each with its file and line."""
 
 
 class Unreachable(GpudeckError):
@@ -57,7 +57,8 @@ class ReportRefused(GpudeckError):
 
 
 class RequestRefused(GpudeckError):
-    """What a user asked for cannot be, or is not allowed. `status` is the HTTP answer, `code` a word for programs."""
+    """A request of a user that is impossible or not allowed. `status` is the HTTP answer, `code` a word for
+    programs."""
 
     def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -70,11 +71,11 @@ class PluginError(GpudeckError):
 
 
 class Absent(PluginError):
-    """What the plugin reads is not on this machine."""
+    """The plugin's data source is not on this machine."""
 
 
 class Temporary(PluginError):
-    """It may work again by itself."""
+    """It may work again without intervention."""
 
 
 class Refused(PluginError):
@@ -86,7 +87,7 @@ class Wrong(PluginError):
 
 
 def exit_code(error: GpudeckError) -> int:
-    """Of a command that ends with this error."""
+    """The exit code of a command that ends with this error."""
     if isinstance(error, UsageError):
         return 2
     return 3 if isinstance(error, Unreachable) else 1

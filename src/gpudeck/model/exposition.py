@@ -1,8 +1,7 @@
-"""Prometheus' text formats, as agents and the hub write them.
+"""Prometheus' text formats, as written by agents and the hub.
 
-Names and values are what Prometheus asks for, which is not what the catalog has: shares are ratios of 1, clocks are in
-hertz, counters end in `_total`. Everything is written in the old text format; `to_openmetrics` makes the newer one of
-it for those who ask.
+Prometheus has other conventions than the catalog: shares are ratios of 1, clocks are in hertz, counters end in
+`_total`. Everything is written in the older text format; `to_openmetrics` converts it on request.
 """
 
 import re
@@ -19,25 +18,25 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 OPENMETRICS_END: Final = b"# EOF\n"
 USER_MEMORY: Final = "gpudeck_gpu_user_memory_bytes"
-"""Memory of a user's processes on a GPU: on an agent's page, and in the store of a large site."""
+"""Memory of a user's processes on a GPU: exposed by agents, and stored in the history of a large site."""
 UNITS: Final = ("bytes_per_second", "bytes", "seconds", "ratio", "celsius", "watts", "joules", "hertz")
-"""With which names end. One that ends with another is a number of things, or a yes or no."""
+"""Suffixes of names. A metric with another suffix is a count or a flag."""
 GPU_INFO: Final = "gpudeck_gpu_info"
-"""1: which GPU a UUID is, for joins."""
+"""Always 1: the labels describe the GPU of a UUID, for joins."""
 _OWN = ("host", "gpu", "uuid", "model", "state", "user", "vendor", "pci_address")
-"""Labels of our series: `gpu` is the index, or index and instance of a MIG instance, such as 0.3."""
+"""Labels of our series. `gpu` is the index, or index and instance of a MIG instance, such as 0.3."""
 _RESERVED = {*_OWN, "job", "instance", "le", "quantile", "alertname", "severity"}
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_]")
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\""})
 _COUNTED = {"cpu_count": "cpus", "nvlink_active_count": "nvlinks_active", "nvlink_inactive_count": "nvlinks_inactive"}
-"""Numbers of things that go up and down: `_count` is how Prometheus ends the names of histograms."""
+"""Counts that go up and down: Prometheus reserves the suffix `_count` for histograms."""
 
 Sample = tuple[Mapping[str, str], Number]
 """Labels and a value."""
 
 
 class ExposedMetric(Struct, frozen=True):
-    """A metric of the catalog as Prometheus has it: a value there is the catalog's `* times / per`."""
+    """A metric of the catalog as exposed: its value is that of the catalog `* times / per`."""
 
     name: str
     kind: str
@@ -49,31 +48,31 @@ class ExposedMetric(Struct, frozen=True):
         return self.times != self.per
 
     def scale(self, value: Number) -> Number:
-        """A value of the catalog in the unit of the name."""
+        """A value of the catalog in the unit of the exposed metric."""
         return value * self.times / self.per if self.is_scaled else value
 
 
 def expose(metric: Metric) -> ExposedMetric:
-    """How a metric is called there, after what it is measured on."""
+    """The exposed name and unit of a metric."""
     start, name = f"gpudeck_{metric.scope.value}_", metric.name
     if metric.unit == "percent":
         return ExposedMetric(f"{start}{name.removesuffix('_percent')}_ratio", "gauge", per=100)
     if metric.unit == "megahertz":
         return ExposedMetric(f"{start}{name.removesuffix('_mhz')}_hertz", "gauge", times=1_000_000)
-    # How long a host is up is a time, and its rate means nothing.
+    # The uptime is a gauge: its rate is meaningless.
     if metric.kind is Kind.COUNTER and metric.rollup is not Rollup.LAST:
         return ExposedMetric(f"{start}{name.removesuffix('_count')}_total", "counter")
     return ExposedMetric(start + _COUNTED.get(name, name), "gauge")
 
 
 def label_name(text: str) -> str:
-    """The characters that Prometheus takes in the name of a label."""
+    """A valid Prometheus label name."""
     return _NO_NAME.sub("_", text)
 
 
 def name_host_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """The labels that a site gave a host, as labels of its series. One that is called like a label of ours, or of
-    Prometheus, begins with `label_`. Of two that have one name the first counts; one without a value is none."""
+    """The host's own labels as labels of its series. A name that we or Prometheus use gets the prefix `label_`. Of two
+    with one name the first counts; empty values are dropped."""
     found: dict[str, str] = {}
     for name, value in sorted(labels.items()):
         plain = label_name(name)
@@ -85,33 +84,33 @@ def name_host_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def write_family(name: str, kind: str, about: str, samples: Sequence[Sample]) -> list[str]:
-    """The lines of one name with all its samples, which belong together; none where there is no sample."""
+    """The lines of one metric with all its samples, which must be adjacent; empty without samples."""
     if not samples:
         return []
     return [*write_head(name, kind, about), *(f"{name}{write_labels(labels)} {value!r}" for labels, value in samples)]
 
 
 def write_head(name: str, kind: str, about: str) -> tuple[str, str]:
-    """`about` is our own text: it is not escaped."""
+    """`about` is our own text and needs no escaping."""
     return f"# HELP {name} {about}", f"# TYPE {name} {kind}"
 
 
 def write_labels(labels: Mapping[str, str]) -> str:
-    """In braces, escaped; nothing at all where there are none. What a terminal would act upon is escaped too: people
-    read pages as well."""
+    """In braces, escaped; empty without labels. Control characters are escaped too, because people read these pages in
+    terminals."""
     if not labels:
         return ""
     return "{" + ",".join(f'{name}="{escape(value).translate(_ESCAPES)}"' for name, value in labels.items()) + "}"
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Whether a header Accept prefers OpenMetrics, as Prometheus' own does."""
+    """Whether an Accept header prefers OpenMetrics, as Prometheus' own does."""
     weights = read_weights(accept)
     return weights.get("application/openmetrics-text", 0.0) > weights.get("text/plain", 0.0)
 
 
 def read_weights(header: str) -> dict[str, float]:
-    """What a header of the Accept family names, with its weights; a weight that is no number counts as 0."""
+    """The entries of an Accept-like header with their weights; an invalid weight counts as 0."""
     found: dict[str, float] = {}
     for item in header.split(",")[:20]:
         name, *parameters = (part.strip().lower() for part in item.split(";"))
@@ -120,15 +119,13 @@ def read_weights(header: str) -> dict[str, float]:
 
 
 def to_openmetrics(page: bytes) -> bytes:
-    """A page of ours in OpenMetrics: with units, families of counters named without their ending, and an end."""
+    """Our exposition converted to OpenMetrics: with units, counter families without their suffix, and `# EOF`."""
     return rewrite_heads(page) + OPENMETRICS_END
 
 
 def rewrite_heads(part: bytes) -> bytes:
-    """The same of a part of a page that ends with a line.
-
-    Only heads change, and they are found by their line: what hosts report stands within labels, where no line ends.
-    """
+    """Converts a part that ends with a line. Only HELP and TYPE lines change; text from hosts is in labels, which
+    contain no line breaks."""
     before, *families = (b"\n" + part).split(b"\n# HELP ")
     return before[1:] + b"".join(map(_rewrite, families))
 

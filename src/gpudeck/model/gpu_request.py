@@ -33,17 +33,14 @@ _COMPARE: dict[str, Callable[[float, float], bool]] = {
 }
 _GIB = 2**30
 _FLAGS = ("same_host", "mig", "allow_mig")
-# PostgreSQL keeps no character 0, and no name has any other that a terminal acts upon.
+# PostgreSQL rejects the character 0, and names contain no other character that a terminal interprets.
 _Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
 
 
 class GpuRequest(Struct, frozen=True, kw_only=True):
-    """So many GPUs with at least `memory_bytes`, whose model contains `model`; `host` is a name or an id.
-
-    MIG slices are chosen only if requested: with `mig` nothing but slices, with `allow_mig` and an amount of memory
-    also slices that have that much. `near` is the id of a host whose GPUs are taken first, though others fit as well:
-    the host on which the request was made.
-    """
+    """`gpus` GPUs with at least `memory_bytes`, whose model contains `model`; `host` is a name or an id. MIG slices are
+    chosen only if requested: `mig` accepts nothing but slices, `allow_mig` with an amount of memory also slices of that
+    size. `near` is the id of a preferred host, the one on which the request was made."""
 
     gpus: Annotated[int, Meta(ge=1, le=MAX_GPUS)] = 1
     memory_bytes: Annotated[int, Meta(ge=0, lt=2**60)] | None = None
@@ -56,7 +53,7 @@ class GpuRequest(Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> "GpuRequest":
-        """Any one GPU of the same kind: who wants the same kind wants the same GPUs."""
+        """A request for one GPU of the same kind: users who request the same kind compete for the same GPUs."""
         return replace(self, gpus=1, same_host=False, near=None)
 
     def is_kind(self, gpu: "MatchableGpu") -> bool:
@@ -64,16 +61,16 @@ class GpuRequest(Struct, frozen=True, kw_only=True):
         return is_enough and self.allows(gpu) and has_model(self.model or "", gpu.name, gpu.display_name)
 
     def allows(self, gpu: "MatchableGpu") -> bool:
-        """Whether a GPU may be chosen as what it is, a slice or a whole GPU."""
+        """Whether this kind of GPU (slice or whole) may be chosen."""
         is_slice_allowed = self.mig or (self.allow_mig and bool(self.memory_bytes))
         return is_slice_allowed if is_slice(gpu) else not self.mig
 
     def is_on(self, host: str, host_id: str) -> bool:
-        """Whether the request allows this host. As everywhere with names of hosts, case does not matter."""
+        """Whether the request allows this host. Names of hosts are case-insensitive, as everywhere."""
         return self.host is None or self.host.lower() in {host.lower(), host_id.lower()}
 
     def describe(self) -> str:
-        """In words: `2 GPUs with 40 GiB on one host`."""
+        """As text: `2 GPUs with 40 GiB on one host`."""
         noun = "MIG slice" if self.mig else "GPU or MIG slice" if self.allow_mig else "GPU"
         count = show_count(self.gpus, noun)
         model = f" called {self.model}" if self.model else ""
@@ -83,14 +80,14 @@ class GpuRequest(Struct, frozen=True, kw_only=True):
 
 
 class MemoryBound(NamedTuple):
-    """A comparison of a GPU's memory with an amount: `sign` is one of >, <, >=, <= and =."""
+    """A comparison of a GPU's memory with an amount; `sign` is one of >, <, >=, <= and =."""
 
     sign: str
     amount_bytes: float
 
     def fits(self, memory_bytes: float | None) -> bool:
-        """Unknown memory fits nothing. No card holds a round number of bytes: with whole GiB its memory is compared as
-        it is shown, rounded, so that a card shown as 45G has 45G."""
+        """Whether this memory meets the bound; unknown memory never does. Amounts in whole GiB are compared with the
+        rounded size as shown, so a card shown as 45G matches 45G."""
         if memory_bytes is None:
             return False
         is_whole = self.amount_bytes > 0 and self.amount_bytes % _GIB == 0
@@ -113,13 +110,13 @@ def from_row(row: dict[str, Any]) -> GpuRequest:
 
 
 CandidateState = Literal["usable", "taken", "unusable"]
-"""Usable: at least one user can start on it now. Taken: in use or claimed. Unusable: critical, drained, or nothing is
-known of it."""
+"""Usable: at least one user can start on it now. Taken: in use or claimed. Unusable: critical, drained, or in an
+unknown state."""
 
 
 class CandidateGpu(Struct, frozen=True, kw_only=True):
-    """A GPU of the fleet, as far as a request depends on it. `reserved_by` has reserved it for now: it is
-    usable for them alone. `users` are on it now."""
+    """The part of a GPU that a request depends on. `reserved_by` has reserved it for now: only they can use it. `users`
+    are on it now."""
 
     uuid: str
     host: str
@@ -136,7 +133,7 @@ class CandidateGpu(Struct, frozen=True, kw_only=True):
 
     @property
     def order(self) -> tuple[str, str, int, int, str]:
-        """By host, then by number, that of a MIG instance within its board's."""
+        """By host, then by number, with MIG instances below their board."""
         instance = self.label.partition(".")[2]
         return self.host, self.host_id, self.index, int(instance) if instance.isdecimal() else -1, self.uuid
 
@@ -164,14 +161,14 @@ def candidates(hosts: Iterable[Host]) -> list[CandidateGpu]:
 
 
 def is_unusable(availability: Availability, health: HealthLevel) -> bool:
-    """Whether nothing can be started on a GPU, now or once it is given up: it is broken, or its state is unknown."""
+    """Whether nothing can be started on a GPU, now or when it is released: it is broken, or its state is unknown."""
     return availability in {"unknown", "drained"} or health == "critical"
 
 
 def _judge(availability: Availability, health: HealthLevel, found: GpuReservation | None) -> CandidateState:
     if is_unusable(availability, health):
         return "unusable"
-    # A claim is for one start alone: not even its owner can have it twice. A scheduler's is for its jobs.
+    # A claim is for one start: even its owner cannot use it twice. A scheduler's reservation is for its jobs.
     is_own = found is not None and found.kind == "reservation" and found.scheduler is None
     return "usable" if availability == "free" or (availability == "reserved" and is_own) else "taken"
 
@@ -182,7 +179,7 @@ def is_usable(gpu: CandidateGpu, names: Collection[str]) -> bool:
 
 
 class MatchableGpu(Protocol):
-    """What of a GPU a request is compared with."""
+    """The part of a GPU that a request is compared with."""
 
     @property
     def host(self) -> str: ...
@@ -199,18 +196,18 @@ class MatchableGpu(Protocol):
 
 
 def matches(gpu: MatchableGpu, request: GpuRequest) -> bool:
-    """Whether a GPU is of the requested kind and on an allowed host, in use or not."""
+    """Whether a GPU is of the requested kind and on an allowed host, whether it is in use or not."""
     return request.is_on(gpu.host, gpu.host_id) and request.is_kind(gpu)
 
 
 def is_slice(gpu: MatchableGpu) -> bool:
-    """Whether it is a MIG instance: those are labelled by their board and their own number, such as 0.5."""
+    """Whether it is a MIG instance. Their labels are the board's and their own number, such as 0.5."""
     return "." in gpu.label
 
 
 def explain_impossible(request: GpuRequest, gpus: Sequence[MatchableGpu], awaited: Collection[str] = ()) -> str | None:
-    """Why these GPUs, all that are known, can never meet a request, whether they are in use or not; None where they
-    could. `awaited` are the names and ids of hosts whose GPUs are not known yet: one of them may have what it takes."""
+    """Why these GPUs, all that are known, can never meet a request; None if they could. `awaited` are the names and ids
+    of hosts whose GPUs are not known yet: one of them may have suitable GPUs."""
     if awaited and (request.host is None or request.host.lower() in {name.lower() for name in awaited}):
         return None
     if count_matching(request, gpus) >= request.gpus:
@@ -219,7 +216,7 @@ def explain_impossible(request: GpuRequest, gpus: Sequence[MatchableGpu], awaite
 
 
 def count_matching(request: GpuRequest, gpus: Iterable[MatchableGpu]) -> int:
-    """How many match, in use or not; with `same_host` on the host that has the most."""
+    """How many match, whether in use or not; with `same_host`, on the host that has the most."""
     fitting = [gpu for gpu in gpus if matches(gpu, request)]
     return max(Counter(gpu.host_id for gpu in fitting).values(), default=0) if request.same_host else len(fitting)
 
@@ -248,7 +245,7 @@ def _find_shortage(request: GpuRequest, gpus: Sequence[MatchableGpu]) -> str:
 
 
 def rank(gpus: Iterable[CandidateGpu], near: str | None = None) -> list[CandidateGpu]:
-    """Best first; see above. Unknown memory comes last."""
+    """Best first, as described above. Unknown memory comes last."""
     ordered = sorted(gpus, key=lambda gpu: gpu.order)
     left: dict[str, int] = defaultdict(int)
     for gpu in ordered:
@@ -257,8 +254,8 @@ def rank(gpus: Iterable[CandidateGpu], near: str | None = None) -> list[Candidat
 
 
 def choose(request: GpuRequest, gpus: Iterable[CandidateGpu]) -> list[CandidateGpu] | None:
-    """As many as are requested; None where there are not enough, or not on one host. All on one host where that needs
-    no larger ones, also without `same_host`."""
+    """The GPUs for a request; None if there are too few, or too few on one host. One host is preferred if that needs no
+    larger GPUs."""
     ranked = rank((gpu for gpu in gpus if matches(gpu, request)), request.near)
     if len(ranked) < request.gpus:
         return None
@@ -288,12 +285,12 @@ def _cost(gpus: Sequence[CandidateGpu], request: GpuRequest) -> tuple[bool, floa
 
 
 def memory_order(gpu: MatchableGpu) -> float:
-    """Its memory, to sort by: unknown comes last."""
+    """Its memory as a sort key: unknown comes last."""
     return float("inf") if gpu.memory_total_bytes is None else gpu.memory_total_bytes
 
 
 class FoundGpu(Struct, frozen=True):
-    """A GPU that was free, with the host and the number that it had then."""
+    """A GPU that was free, with its host and number at that time."""
 
     uuid: str
     host: str
@@ -303,7 +300,7 @@ class FoundGpu(Struct, frozen=True):
 
 
 class Watch(Struct, frozen=True, kw_only=True):
-    """`user` is the account's name, where there is one, else the login that was sent. Times are Unix seconds on the
+    """`user` is the name of the account, if there is one, else the login that was sent. Times are Unix seconds on the
     hub's clock. `fired_at` is None until `found` was free."""
 
     id: int
@@ -318,7 +315,7 @@ class Watch(Struct, frozen=True, kw_only=True):
 
 class WatchView(Struct, frozen=True, kw_only=True):
     """`fired_at` is null until the GPUs in `found` were free; then the watch has ended. `is_sent`: the user is notified
-    by mail or Slack; else by an event alone."""
+    by mail or Slack, not only by an event."""
 
     id: int
     user: str
@@ -332,13 +329,13 @@ class WatchView(Struct, frozen=True, kw_only=True):
 
 
 class WatchList(Struct, frozen=True):
-    """Those that wait, and for a week those that fired."""
+    """The waiting watches, and those that fired within a week."""
 
     watches: list[WatchView]
 
 
 class GrantedGpu(FoundGpu, frozen=True):
-    """A granted GPU, with the host and the number that it had then."""
+    """A granted GPU, with its host and number at that time."""
 
     vendor: str
 
@@ -348,7 +345,7 @@ _NAMED = ("GPU-", "MIG-")
 
 
 def visible_devices(gpus: Sequence[CandidateGpu | GrantedGpu]) -> tuple[str, str]:
-    """The environment variable and its value. Raises UsageError for GPUs that no variable can name by UUID."""
+    """The environment variable and its value. Raises UsageError for GPUs that cannot be named by UUID."""
     vendors = {gpu.vendor for gpu in gpus}
     if len(vendors) > 1:
         raise UsageError(
@@ -361,7 +358,7 @@ def visible_devices(gpus: Sequence[CandidateGpu | GrantedGpu]) -> tuple[str, str
 
 
 class Granted(Struct, frozen=True):
-    """Granted GPUs, claimed until `until`; `claim` is the reservation that shows it."""
+    """Granted GPUs, claimed until `until`; `claim` is the reservation that shows the claim."""
 
     gpus: list[GrantedGpu]
     at: float
@@ -370,13 +367,11 @@ class Granted(Struct, frozen=True):
 
 
 class QueuePosition(Struct, frozen=True, kw_only=True):
-    """`position` is 1 for the first request, and null once it is granted. `estimate_seconds` is a guess from what the
-    history knows; null with the reason why there is none.
-
-    `reason` is what is in the way now, in words. `impossible` is why the known GPUs can never meet the request; null if
-    they could. `claimed` is how many free GPUs are claimed for it. `version` changes with what a waiter wants to know
-    at once: not with the position, or all would ask again when one is served.
-    """
+    """`position` is 1 for the first request, and null once it is granted. `estimate_seconds` is a guess from the
+    history; null with the reason if there is none. `reason` is what the request waits for. `impossible` is why the
+    known GPUs can never meet the request; null if they could. `claimed` is how many free GPUs are claimed for it.
+    `version` changes with everything a waiter must know at once, but not with the position: otherwise all would ask
+    again whenever one is served."""
 
     id: int
     user: str
@@ -394,8 +389,8 @@ class QueuePosition(Struct, frozen=True, kw_only=True):
 
 
 class QueueList(Struct, frozen=True):
-    """Granted requests that have not started yet, then the queue in its order. `claimed` are the free GPUs that
-    are claimed for the first in line, by UUID: the id of the request."""
+    """Granted requests that have not started yet, then the queue in its order. `claimed` are the free GPUs claimed for
+    the first requests, by UUID, with the id of the request."""
 
     requests: list[QueuePosition]
     claimed: dict[str, int]

@@ -24,7 +24,7 @@ from gpudeck.model.report import GpuEvent
 from gpudeck.model.settings import Duration, Memory
 
 if TYPE_CHECKING:
-    # A command that a job waits for imports this for the answer alone.
+    # Imported by a command that jobs wait for, which uses only the answer.
     from gpudeck.model.alert import Alert
     from gpudeck.model.reservation import Maintenance
     from gpudeck.model.view import Gpu, Host
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 Availability = Literal["free", "busy", "idle", "allocated", "reserved", "drained", "unknown"]
 AVAILABILITIES: tuple[Availability, ...] = get_args(Availability)
 UNUSED: frozenset[Availability] = frozenset(("free", "allocated", "reserved", "drained"))
-"""Not in use."""
+"""The states of GPUs that are not in use."""
 RARE: frozenset[Availability] = frozenset(("allocated", "drained"))
-"""Many sites have no such GPUs: where states are counted, a zero of these is left out."""
+"""Many sites have no such GPUs: in counts, zeros of these are left out."""
 
 Verdict = tuple[Availability, str | None]
-"""The availability and, where the word alone does not explain itself, the reason."""
+"""The availability and, unless the word explains itself, the reason."""
 STUCK_SECONDS: Final = 20.0
-"""Where a second took longer than this, it was the hub that was away, and all that it believes to know is old."""
+"""If a second took longer than this, the hub itself was suspended, and everything it knows is outdated."""
 RETURN_SECONDS: Final = 120.0
-"""Seconds after a start, and after a hub that was away goes on, in which agents return: they try again after pauses of
-up to a minute. No host counts as silent before that."""
+"""Seconds for agents to return after a start or a suspension of the hub: they retry after up to a minute. No host
+counts as silent before that."""
 
 
 class AvailabilitySettings(Struct, frozen=True):
@@ -184,8 +184,8 @@ _BURST_PROCESSES: Final = 4
 
 
 def is_repeat(fault: GpuEvent, known: Iterable[GpuEvent]) -> bool:
-    """Whether it says no more than what is known of the same GPU: within ten minutes each code counts once a process,
-    and for four processes at most. A driver may log it hundreds of thousands of times."""
+    """Whether the event repeats a known one of the same GPU: within ten minutes each code counts once per process, for
+    at most four processes. A driver may log it hundreds of thousands of times."""
     same = [one for one in known if one.code == fault.code and abs(fault.at - one.at) < _BURST_SECONDS]
     return len(same) >= _BURST_PROCESSES or any(one.process == fault.process for one in same)
 
@@ -250,16 +250,16 @@ def judge_health(
     *,
     wear: Health = OK,
 ) -> Health:
-    """The health of a GPU whose reading is fresh. What could not be read is unknown, never ok."""
+    """The health of a GPU whose reading is fresh. Values that could not be read are unknown, never ok."""
     if missing is not None:
         return Health("critical", f"{missing} ({faults.reason})" if faults.reason else missing, faults.action or _DMESG)
     heat = _judge_heat(temperature_celsius, settings) if temperature_celsius is not None else _admit(why_unread)
-    # Of two that are equally bad the first one here is shown: a fault says more than the wear behind it.
+    # Of two that are equally bad, the first in this order is shown: a fault says more than the wear behind it.
     return max((faults, wear, heat), key=lambda health: _SEVERITY[health.level])
 
 
 def judge_faults(events: Sequence[GpuEvent]) -> Health:
-    """By the newest of the worst faults that still count. A fault of a program says nothing of the GPU."""
+    """Health by the newest of the worst faults that still count. A program's fault does not affect the GPU's health."""
     worst = OK
     for event in events:
         xid = find_xid(event.code)
@@ -269,7 +269,7 @@ def judge_faults(events: Sequence[GpuEvent]) -> Health:
 
 
 def judge_wear(metrics: Mapping[str, float | None]) -> Health:
-    """What a GPU's own counters say, by the names of the catalog. A counter that is not known says nothing."""
+    """Health by the GPU's own error counters, named as in the catalog. Unknown counters are skipped."""
     for name, text, action in _SIGNS:
         count = metrics.get(name)
         if count:
@@ -290,12 +290,12 @@ def _judge_heat(temperature_celsius: float, settings: HealthSettings) -> Health:
 
 HealthVerdict = Literal["ok", "drain", "unknown"]
 _SILENCE: Final = frozenset(("host_down", "host_unreadable"))
-"""Alerts that say that nothing is known of a host."""
+"""Alerts for hosts in an unknown state."""
 _RANKS: Final[dict[HealthVerdict, int]] = {"ok": 0, "unknown": 1, "drain": 2}
 
 
 class GpuHealth(Struct, frozen=True):
-    """`reasons` of `ok` are warnings. `uuid` is null for a GPU that was asked for and is not there."""
+    """`reasons` of `ok` are warnings. `uuid` is null for a requested GPU that is not there."""
 
     label: str
     uuid: str | None
@@ -304,7 +304,7 @@ class GpuHealth(Struct, frozen=True):
 
 
 class HostHealth(Struct, frozen=True):
-    """The worst of its GPUs: drain, then unknown, then ok. `reasons` are those of the host as a whole, which count for
+    """The worst state of its GPUs: drain, then unknown, then ok. `reasons` are about the host as a whole and apply to
     each GPU. `time` is the hub's."""
 
     host: str
@@ -314,14 +314,14 @@ class HostHealth(Struct, frozen=True):
     gpus: list[GpuHealth] = field(default_factory=list)
 
     def explain(self) -> list[str]:
-        """A line for the host, if there is anything to say of it, and for each GPU that is not ok or has a warning."""
+        """A line for the host, if there is a reason, and one for each GPU that is not ok or has a warning."""
         lines = [f"{self.host}: {reason}" for reason in self.reasons]
         return lines + [f"GPU {gpu.label}: {reason}" for gpu in self.gpus for reason in gpu.reasons]
 
 
 def judge_host(host: "Host", alerts: "Iterable[Alert]", wanted: Sequence[str], now: float) -> HostHealth:
-    """`alerts` are those of the host that fire: critical ones drain, whether they are acknowledged or muted or not.
-    `wanted` are labels or UUIDs of GPUs; none: all."""
+    """`alerts` are the firing ones of the host: critical ones drain it, whether or not they are acknowledged or muted.
+    `wanted` are labels or UUIDs of GPUs; empty: all."""
     critical = [alert for alert in alerts if alert.severity == "critical" and alert.rule not in _SILENCE]
     drains = [*_explain_maintenance(host.maintenance), *(alert.title for alert in critical if alert.gpu is None)]
     silent = [] if host.status == "up" else [f"the host is {host.status.replace('_', ' ')}"]

@@ -1,4 +1,4 @@
-"""Log lines of agents and hubs, on the standard error."""
+"""Log lines of agents and hubs, on standard error."""
 
 import logging
 import sys
@@ -10,7 +10,7 @@ _NOISY = ("urllib3", "uvicorn", "asyncio", "asyncssh", "httpx", "httpcore", "ale
 
 
 class OneLine(logging.Formatter):
-    """A message is one clean line without passwords of addresses; only a trace of a bug may be more."""
+    """A message is one clean line without passwords in URLs; only the traceback of a bug may be longer."""
 
     def format(self, record: logging.LogRecord) -> str:
         stamp = self.formatTime(record, "%H:%M:%S")

@@ -34,7 +34,7 @@ class PluginSettings(Struct, frozen=True):
     plugin: Annotated[str, Meta(min_length=1, max_length=128)]
     """The plugin's name; its documentation has its options."""
     options: dict[str, str] = field(default_factory=dict)
-    """What the plugin wants to know, as texts."""
+    """Options of the plugin, as strings."""
 
 
 class Plugin(NamedTuple):
@@ -46,14 +46,14 @@ class Plugin(NamedTuple):
     entry: "EntryPoint"
 
     def load(self) -> Any:
-        """What the entry point names; imports the package. Raises Wrong."""
+        """The object of the entry point; imports the package. Raises Wrong."""
         try:
             return self.entry.load()
         except Exception as error:
             raise self.explain(error) from error
 
     def explain(self, error: Exception) -> PluginError:
-        """What went wrong in it, with its name. What it raised on purpose keeps its kind."""
+        """An error of the plugin, with its name. Errors of gpudeck's error tree keep their kind."""
         if isinstance(error, PluginError):
             return type(error)(f"{self.label}: {error.message}", error.hint)
         if isinstance(error, GpudeckError):
@@ -65,7 +65,7 @@ class Plugin(NamedTuple):
 
 @cache
 def find_plugins(kind: PluginKind) -> Mapping[str, Plugin]:
-    """By name. Imports none of them; takes some 10 ms once."""
+    """All plugins of a kind by name, without importing them; takes about 10 ms once."""
     from importlib.metadata import entry_points  # noqa: PLC0415 - not for the processes that read GPUs
 
     found: dict[str, Plugin] = {}
@@ -79,7 +79,7 @@ def find_plugins(kind: PluginKind) -> Mapping[str, Plugin]:
 
 
 def find_plugin(kind: PluginKind, name: str) -> Plugin:
-    """Raises UsageError where none of that name is installed."""
+    """Raises UsageError if none of that name is installed."""
     plugins = find_plugins(kind)
     if name not in plugins:
         hint = f"There are {', '.join(plugins)}." if plugins else f"No package with gpudeck.{kind} is installed here."
@@ -102,7 +102,7 @@ _NEEDED: dict[Extra, tuple[str, ...]] = {
 
 
 HUB_PYTHON = (3, 11)
-"""The oldest Python for a hub. The base install, agent and command line, works with 3.10."""
+"""The oldest Python for a hub. The base install (agent and command line) supports 3.10."""
 
 
 def need_hub_python(feature: str) -> None:
@@ -119,7 +119,7 @@ def is_installed(extra: Extra) -> bool:
 
 
 def need(extra: Extra, feature: str) -> None:
-    """Raises UsageError where the extra that `feature` needs is not installed: "gpudeck top", "sending mail"."""
+    """Raises UsageError if the extra that `feature` needs is not installed: "gpudeck top", "sending mail"."""
     if not is_installed(extra):
         raise missing(extra, feature)
 
@@ -130,5 +130,5 @@ def missing(extra: Extra, feature: str) -> UsageError:
 
 
 def pip_command(extra: Extra) -> str:
-    """For this environment, wherever gpudeck came from: pip asks no index for what is installed already."""
+    """The pip command for this environment. It contacts no index for packages that are installed already."""
     return f"{sys.executable} -m pip install 'gpudeck[{extra}]'"

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, field
 Number = int | float
 _Number = Annotated[int, Meta(ge=-(2**62), le=2**62)] | float
 
-# A report comes from outside: what it may hold is bounded here, and the decoder enforces it while it reads.
+# A report comes from outside. The decoder enforces these bounds.
 Word = Annotated[str, Meta(min_length=1, max_length=256)]
 Sentence = Annotated[str, Meta(max_length=1024)]
 Metrics = Annotated[dict[Word, _Number], Meta(max_length=256)]
@@ -33,7 +33,7 @@ class Process(Struct, frozen=True, omit_defaults=True, gc=False):
     busy. `evidence` says how the owner was found.
     """
 
-    # 0 is unknown, as Linux writes a pid that is out of sight: `reasons` then says why.
+    # 0 is unknown: Linux writes it for a pid that is not visible. `reasons` says why.
     pid: Annotated[int, Meta(ge=0, lt=2**32)]
     user: Word | None = None
     command: Annotated[str, Meta(max_length=4096)] | None = None
@@ -48,11 +48,8 @@ class Process(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class GpuEvent(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A fault that the driver reported at one moment: NVIDIA's XID `code`.
-
-    `at` is on the host's clock. `process` is the pid that the driver blames, None where it names none; `text` is in the
-    driver's own words.
-    """
+    """A fault that the driver reported: NVIDIA's XID `code`. `at` is on the host's clock. `process` is the pid that the
+    driver names, if any; `text` is the driver's message."""
 
     at: Moment
     code: Annotated[int, Meta(ge=0, lt=2**31)]
@@ -63,9 +60,9 @@ class GpuEvent(Struct, frozen=True, omit_defaults=True, gc=False):
 class GpuReading(Struct, frozen=True, omit_defaults=True, gc=False):
     """One GPU, or one MIG instance (`parent` is then the board's UUID and `instance` its number on that board).
 
-    `missing` is the reason why a GPU that belongs here cannot be read at all. `processes` is None when the list could
-    not be read. `idle_seconds` is how long the agent has seen no work on it; None when the agent does not track that.
-    `events` are those of the last day, the newest last: every report repeats them, so a lost one loses nothing.
+    `missing` is why a GPU of this host cannot be read at all. `processes` is None if the list could not be read.
+    `idle_seconds` is how long the agent has seen no work on it; None if the agent does not track that. `events` are
+    those of the last day, the newest last: every report repeats them, so a lost report loses no event.
     """
 
     uuid: Word
@@ -85,7 +82,7 @@ class GpuReading(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Disk(Struct, frozen=True, gc=False):
-    """A file system that holds people's data; `disk_*` of the metrics is the one of `/`."""
+    """A file system for user data; the `disk_*` metrics are about `/`."""
 
     mount: Word
     used_bytes: Annotated[int, Meta(ge=0, lt=2**60)]
@@ -93,11 +90,9 @@ class Disk(Struct, frozen=True, gc=False):
 
 
 class PodGpus(Struct, frozen=True, omit_defaults=True, gc=False):
-    """A container of a Kubernetes pod that was given GPUs of this host, by UUID, whether it uses them or not.
-
-    `container` is None where the pod has them as a whole. The fields below it come from the API server: None or empty
-    where it was not asked. `since` is when the pod started.
-    """
+    """A container of a Kubernetes pod that was allocated GPUs of this host, by UUID, used or not. `container` is None
+    if the pod has them as a whole. The fields below it come from the API server: None or empty if it was not asked.
+    `since` is when the pod started."""
 
     gpus: Annotated[list[Word], Meta(max_length=512)]
     namespace: Word
@@ -113,13 +108,10 @@ MAX_CGROUPS = 64
 
 
 class JobCgroup(Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a job, or pod, uses of this host besides GPUs: of the cgroup that its processes are in. `job` is that of its
-    processes.
-
-    `read_at` is on the host's clock. `cpu_seconds` is the CPU time since the group was made. `memory_used_bytes` is
-    without files that can be dropped. A limit is None where there is none or it is unknown, any other field where it is
-    unknown; `reasons` says why, by field.
-    """
+    """The CPU and memory use of a job or pod on this host, from its cgroup. `job` is the job of its processes.
+    `read_at` is on the host's clock. `cpu_seconds` is the CPU time since the cgroup was created. `memory_used_bytes` is
+    without the page cache. A limit is None if there is none or it is unknown; any other field is None if it is unknown,
+    and `reasons` says why."""
 
     job: Word
     read_at: Moment
@@ -163,11 +155,9 @@ class Report(Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class Occupancy(Struct, frozen=True):
-    """Who is on a GPU, as far as its state depends on them: display servers do not count.
-
-    `workers` is None when the list could not be read, `display_bytes` when a display server's share could not,
-    `oldest_start` (by the host's clock) when no start is known.
-    """
+    """The users of a GPU, as far as its state depends on them, without display servers. `workers` is None if the
+    process list could not be read, `display_bytes` if the memory of a display server is unknown, `oldest_start` (on the
+    host's clock) if no start is known."""
 
     workers: int | None = None
     display_bytes: int | None = 0
@@ -194,7 +184,7 @@ def users_of(processes: list[Process] | None) -> list[str]:
 
 
 def find_user(event: GpuEvent, processes: Mapping[int, Process]) -> str | None:
-    """Whose process a fault names. A process that was started later has only been given the same pid."""
+    """The user of the process that a fault names. A process that was started later only reuses the pid."""
     process = None if event.process is None else processes.get(event.process)
     is_later = process is not None and process.started_at is not None and process.started_at > event.at + 1
     return None if process is None or is_later else process.user

@@ -1,5 +1,5 @@
-"""Types of settings that are more than a number, and the settings of TLS and limits, which hub and agent share. The
-marks (`extra`, `config_kind`) are all that `config` reads of them, so neither package imports the other."""
+"""Types of settings other than plain numbers, and the settings of TLS and limits, which hub and agent share. `config`
+reads the marks (`extra`, `config_kind`), so neither package imports the other."""
 
 import ipaddress
 from pathlib import Path
@@ -31,12 +31,12 @@ class Address(Struct, frozen=True):
     port: int
 
     def __str__(self) -> str:
-        """The address as it is written in the file; an IPv6 host stands in brackets."""
+        """The address as written in the file; an IPv6 host is in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def expand_home(setting: str, path: str) -> Path:
-    """The path that a setting names, with a leading `~` replaced. Raises UsageError for a user without a home."""
+    """The path of a setting, with a leading `~` expanded. Raises UsageError for a user without a home."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -44,7 +44,7 @@ def expand_home(setting: str, path: str) -> Path:
 
 
 def file_stamp(file: Path) -> tuple[int, int, int] | None:
-    """Differs when the file has changed or was replaced; None where it cannot be looked at."""
+    """Changes when the file is modified or replaced; None if it cannot be read."""
     try:
         found = file.stat()
     except OSError:
@@ -53,7 +53,7 @@ def file_stamp(file: Path) -> tuple[int, int, int] | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether that name or address is this machine for itself alone."""
+    """Whether this name or address is a loopback one."""
     if host == "localhost":
         return True
     try:

@@ -1,6 +1,5 @@
-"""Text that people write and read: amounts (40G), spans (3h 20m), display names of hosts and models, release numbers;
-and `clean`, which makes text from outside safe for a terminal.
-"""
+"""Text that people read and write: amounts (40G), durations (3h 20m), display names of hosts and models, release
+numbers; and `clean`, which makes text from outside safe for a terminal."""
 
 import re
 from collections.abc import Iterable
@@ -16,7 +15,7 @@ BYTES_OF_UNIT = {
     **{prefix + "i": 1024**power for power, prefix in enumerate("kmgtp", 1)},
 }
 AMOUNT = r"^(?:0|[0-9]{1,18}(?:\.[0-9]{1,30})? ?[kKmMgGtTpP][iI]?[bB]?)$"
-"""How an amount of memory is written, as a regular expression that the API's document repeats."""
+"""A regular expression for an amount of memory, repeated in the OpenAPI document."""
 _AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,30})?) ?([kmgtp]i?)?b?", re.IGNORECASE | re.ASCII)
 _MAKERS = ("NVIDIA GeForce ", "NVIDIA ", "AMD Instinct ", "AMD Radeon ", "AMD ", "Intel(R) ", "Intel ", "Tesla ")
 
@@ -54,14 +53,14 @@ def show_gib(value: float | None, digits: int = 1) -> str:
 
 
 def show_amount(amount: int) -> str:
-    """An amount of memory in words: `40 GiB`, `37.5 GiB`, `512 MiB`."""
+    """An amount of memory as text: `40 GiB`, `37.5 GiB`, `512 MiB`."""
     if amount < 2**30:
         return f"{amount / 2**20:.0f} MiB"
     return f"{show_gib(amount).removesuffix('.0')} GiB"
 
 
 def show_span(seconds: float | None) -> str:
-    """A span of time in its two largest units, at most 6 characters: 12s, 5m, 3h 20m, 9d 4h."""
+    """A duration in its two largest units, at most 6 characters: 12s, 5m, 3h 20m, 9d 4h."""
     if seconds is None:
         return "–"
     seconds = max(0, int(seconds))
@@ -78,14 +77,14 @@ def show_age(since: float | None, now: float) -> str:
 
 
 def show_length(seconds: float) -> str:
-    """How long something takes or how far away it is, to the nearest: 4h, 1d 6h. What was reserved as 5d is 5d away
-    also a second later, where `show_span`, made for what has lasted so long, says 4d 23h."""
+    """A duration rounded to the nearest unit: 4h, 1d 6h. For time in the future: a reservation 5 days away still shows
+    as 5d a second later, where `show_span` says 4d 23h."""
     unit = 1 if seconds < 60 else 60 if seconds < 86_400 else 3600 if seconds < 10 * 86_400 else 86_400
     return show_span(round(seconds / unit) * unit).removesuffix(" 0h").removesuffix(" 0m")
 
 
 def show_exactly(seconds: float) -> str:
-    """A length in all of its units, to the second: 7d 1m."""
+    """A duration in all units, to the second: 7d 1m."""
     rest, parts = max(0, round(seconds)), []
     for unit, size in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
         count, rest = divmod(rest, size)
@@ -107,7 +106,7 @@ def read_whole(text: str, at_most: int) -> int | None:
 
 
 def propose(wrong: str, known: Iterable[str]) -> str:
-    """`did you mean X?`, or all that there are where nothing known is similar."""
+    """`did you mean X?`, or the list of known words if none is similar."""
     import difflib  # noqa: PLC0415 - needed by mistakes alone
 
     names = list(known)
@@ -116,17 +115,17 @@ def propose(wrong: str, known: Iterable[str]) -> str:
 
 
 def clean(text: str) -> str:
-    """Each such character as a replacement character."""
+    """Replaces each control character."""
     return text if text.isprintable() else "".join(char if char.isprintable() else "�" for char in text)
 
 
 def escape(text: str) -> str:
-    """Each such character as its number, such as `\\x1b`: different texts stay different."""
+    """Escapes each control character, such as `\\x1b`: different texts stay different."""
     return text if text.isprintable() else "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 class Names(Struct, frozen=True):
-    """Other names to show, where the machines' own are too long or say nothing."""
+    """Display names, where the names of the machines are too long or unclear."""
 
     hosts: dict[str, _Shown] = field(default_factory=dict)
     """Names to show for hosts, by the names they report under, such as srv-a17: Big one."""
@@ -137,7 +136,7 @@ class Names(Struct, frozen=True):
         return self.hosts.get(name, name)
 
     def of_model(self, name: str) -> str:
-        """Without its maker, where nothing else is said: people know an H200 when they see one."""
+        """Without the vendor unless configured otherwise: an H200 is known without it."""
         return self.models.get(name) or without_maker(name)
 
 
@@ -151,7 +150,7 @@ def without_maker(name: str) -> str:
 
 @lru_cache(64)
 def read_release(version: str) -> int | None:
-    """A number that is higher for a newer release; None for what is no release: it is neither older nor newer."""
+    """A number that is higher for a newer release; None for text that is not a release."""
     match = _RELEASE.match(version)
     if match is None:
         return None
@@ -160,6 +159,6 @@ def read_release(version: str) -> int | None:
 
 
 def natural(name: str) -> list[tuple[bool, int, str]]:
-    """What to sort names by, so that numbers in them count as numbers."""
+    """A sort key that compares numbers in names as numbers."""
     parts = (part for part in _DIGITS.split(name.lower()) if part)
     return [(False, int(part), "") if part.isdecimal() else (True, 0, part) for part in parts]

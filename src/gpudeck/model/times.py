@@ -24,14 +24,14 @@ _PLAIN_SECONDS = re.compile(rf"(?!0[0-9]){_NUMBER}")
 _RELATIVE = re.compile(rf"(?:now)?-((?:{_NUMBER}(?:ms|[ywdhms]))+)")
 _UNIX = re.compile(r"[0-9]{1,15}(?:\.[0-9]{1,9})?")
 _ISO = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9:.,]{4,18} ?(?:Z|[+ -][0-9]{2}:?[0-9]{2})?)?", re.IGNORECASE)
-# In an address a + stands for a blank, so +02:00 arrives as that.
+# In a URL, a + means a space, so +02:00 arrives with one.
 _LOST_PLUS = re.compile(r" (?=[0-9]{2}:?[0-9]{2}$)")
 LATE_SECONDS = 120.0
-"""A time of day that has passed by no more than this means today."""
+"""A time of day that passed at most this long ago means today."""
 LAST = 253_402_214_400.0
-"""The last day that calendars know, 9999-12-31."""
+"""The last day that calendars support, 9999-12-31."""
 LONGEST = 1e11
-"""Seconds. Whatever is longer is a slip of the keyboard."""
+"""Seconds. Longer durations are typing errors."""
 _HINT = "Write 14:00, tomorrow 9:00, +2h, 2026-11-16 09:00, or 2026-11-16T09:00+01:00."
 _CLOCK = r"([01]?[0-9]|2[0-3]):([0-5][0-9])"
 _TIME_OF_DAY = re.compile(rf"(?:(today|tomorrow)\s+)?{_CLOCK}")
@@ -57,7 +57,7 @@ def parse_duration(text: str, *, allow_plain_seconds: bool = False) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """The shortest exact way to write a duration that `parse_duration` reads back as the same number."""
+    """The shortest exact text that `parse_duration` reads back as the same number."""
     left = Decimal(repr(float(seconds)))
     if left % _SECONDS["ms"]:
         return f"{left:f}s"
@@ -100,7 +100,7 @@ def _not_a_time(text: str) -> ValueError:
 
 
 def show_utc(time: float) -> str:
-    """A moment as logs and messages name it; also one that makes no sense, which damaged data may have."""
+    """A time for logs and messages; works for invalid times too, which damaged data may contain."""
     try:
         return datetime.fromtimestamp(time, timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
     except (ValueError, OverflowError, OSError, TypeError):
@@ -108,8 +108,8 @@ def show_utc(time: float) -> str:
 
 
 def read_moment(option: str, text: str, now: float, zone: tzinfo, *, start: float | None = None) -> float:
-    """Unix seconds. A time of day alone is the next one; as an end it is of the day of its `start`. Raises UsageError,
-    also for a time that a clock skips; of a time that it shows twice the first is meant."""
+    """Unix seconds. A time of day alone is the next one; as an end it is on the day of its `start`. Raises UsageError,
+    also for a time that the clock skips. If the clock shows a time twice, the first one is meant."""
     text = text.strip().lower()
     try:
         at = _check_reach(_read(text, now, zone, start))
@@ -153,8 +153,8 @@ def read_span(option: str, text: str) -> float:
 
 
 def show_moment(at: float, zone: tzinfo, now: float | None = None) -> str:
-    """A day and a time of day, the time alone where it is of the day of `now`. The offset stands with a time that the
-    clock shows twice."""
+    """A day and a time of day; only the time if it is on the day of `now`. A time that the clock shows twice gets its
+    offset."""
     moment = datetime.fromtimestamp(at, zone)
     is_today = now is not None and moment.date() == datetime.fromtimestamp(now, zone).date()
     shown = moment.strftime("%H:%M" if is_today else "%Y-%m-%d %H:%M")
@@ -177,8 +177,8 @@ def _read(text: str, now: float, zone: tzinfo, start: float | None) -> float:
 
 
 def read_iso(text: str) -> datetime:
-    """`datetime.fromisoformat` of Python 3.10 knows neither Z, nor an offset without a colon, nor fractions of any
-    length: they are written as it knows them. Raises ValueError."""
+    """`datetime.fromisoformat` of Python 3.10 supports neither Z, nor an offset without a colon, nor all lengths of
+    fractions: these are rewritten first. Raises ValueError."""
     clock = re.fullmatch(r"([^.,]*?)(?:[.,](\d+))?(?:(Z)|([+-]\d\d)(?::?(\d\d))?)?", text[10:])
     if clock is None:
         return datetime.fromisoformat(text)
@@ -222,8 +222,7 @@ def _check_reach(at: float) -> float:
 
 
 class NoSuchTime(ValueError):
-    """A time that is understood and that there is not: one too far away, or one of the hour that is left out in the
-    night in which clocks are set forward."""
+    """A valid text for a time that does not exist: too far away, or skipped when clocks are set forward."""
 
 
 def _reason(error: Exception) -> str:
@@ -231,7 +230,7 @@ def _reason(error: Exception) -> str:
 
 
 def load_zone(name: str) -> tzinfo:
-    """The zone of that IANA name. UTC needs no tables, which small containers do not have. Raises ValueError."""
+    """The zone with that IANA name. UTC works without zone tables, which small containers lack. Raises ValueError."""
     if name == "UTC":
         return timezone.utc
     try:

@@ -2477,7 +2477,7 @@ export interface components {
         };
         /**
          * Disk
-         * @description A file system that holds people's data; `disk_*` of the metrics is the one of `/`.
+         * @description A file system for user data; the `disk_*` metrics are about `/`.
          */
         Disk: {
             /** @description Where the file system is mounted */
@@ -2734,7 +2734,7 @@ export interface components {
         };
         /**
          * FoundGpu
-         * @description A GPU that was free, with the host and the number that it had then.
+         * @description A GPU that was free, with its host and number at that time.
          */
         FoundGpu: {
             /**
@@ -3010,10 +3010,8 @@ export interface components {
         };
         /**
          * GpuEvent
-         * @description A fault that the driver reported at one moment: NVIDIA's XID `code`.
-         *
-         *         `at` is on the host's clock. `process` is the pid that the driver blames, None where it names none; `text` is in the
-         *         driver's own words.
+         * @description A fault that the driver reported: NVIDIA's XID `code`. `at` is on the host's clock. `process` is the pid that the
+         *         driver names, if any; `text` is the driver's message.
          */
         GpuEvent: {
             /** @description When it happened, in Unix seconds */
@@ -3033,7 +3031,7 @@ export interface components {
         };
         /**
          * GpuHealth
-         * @description `reasons` of `ok` are warnings. `uuid` is null for a GPU that was asked for and is not there.
+         * @description `reasons` of `ok` are warnings. `uuid` is null for a requested GPU that is not there.
          */
         GpuHealth: {
             /**
@@ -3270,9 +3268,9 @@ export interface components {
          * GpuReading
          * @description One GPU, or one MIG instance (`parent` is then the board's UUID and `instance` its number on that board).
          *
-         *         `missing` is the reason why a GPU that belongs here cannot be read at all. `processes` is None when the list could
-         *         not be read. `idle_seconds` is how long the agent has seen no work on it; None when the agent does not track that.
-         *         `events` are those of the last day, the newest last: every report repeats them, so a lost one loses nothing.
+         *         `missing` is why a GPU of this host cannot be read at all. `processes` is None if the list could not be read.
+         *         `idle_seconds` is how long the agent has seen no work on it; None if the agent does not track that. `events` are
+         *         those of the last day, the newest last: every report repeats them, so a lost report loses no event.
          */
         GpuReading: {
             /**
@@ -3347,11 +3345,9 @@ export interface components {
         };
         /**
          * GpuRequest
-         * @description So many GPUs with at least `memory_bytes`, whose model contains `model`; `host` is a name or an id.
-         *
-         *     MIG slices are chosen only if requested: with `mig` nothing but slices, with `allow_mig` and an amount of memory
-         *     also slices that have that much. `near` is the id of a host whose GPUs are taken first, though others fit as well:
-         *     the host on which the request was made.
+         * @description `gpus` GPUs with at least `memory_bytes`, whose model contains `model`; `host` is a name or an id. MIG slices are
+         *     chosen only if requested: `mig` accepts nothing but slices, `allow_mig` with an amount of memory also slices of that
+         *     size. `near` is the id of a preferred host, the one on which the request was made.
          */
         GpuRequest: {
             /**
@@ -3436,7 +3432,7 @@ export interface components {
         };
         /**
          * Granted
-         * @description Granted GPUs, claimed until `until`; `claim` is the reservation that shows it.
+         * @description Granted GPUs, claimed until `until`; `claim` is the reservation that shows the claim.
          */
         Granted: {
             /** @description When they were granted, in Unix seconds */
@@ -3450,7 +3446,7 @@ export interface components {
         };
         /**
          * GrantedGpu
-         * @description A granted GPU, with the host and the number that it had then.
+         * @description A granted GPU, with its host and number at that time.
          */
         GrantedGpu: {
             /**
@@ -3681,7 +3677,7 @@ export interface components {
         };
         /**
          * HostHealth
-         * @description The worst of its GPUs: drain, then unknown, then ok. `reasons` are those of the host as a whole, which count for
+         * @description The worst state of its GPUs: drain, then unknown, then ok. `reasons` are about the host as a whole and apply to
          *     each GPU. `time` is the hub's.
          */
         HostHealth: {
@@ -3960,12 +3956,10 @@ export interface components {
         };
         /**
          * JobCgroup
-         * @description What a job, or pod, uses of this host besides GPUs: of the cgroup that its processes are in. `job` is that of its
-         *         processes.
-         *
-         *         `read_at` is on the host's clock. `cpu_seconds` is the CPU time since the group was made. `memory_used_bytes` is
-         *         without files that can be dropped. A limit is None where there is none or it is unknown, any other field where it is
-         *         unknown; `reasons` says why, by field.
+         * @description The CPU and memory use of a job or pod on this host, from its cgroup. `job` is the job of its processes.
+         *         `read_at` is on the host's clock. `cpu_seconds` is the CPU time since the cgroup was created. `memory_used_bytes` is
+         *         without the page cache. A limit is None if there is none or it is unknown; any other field is None if it is unknown,
+         *         and `reasons` says why.
          */
         JobCgroup: {
             /**
@@ -5232,10 +5226,9 @@ export interface components {
         };
         /**
          * PodGpus
-         * @description A container of a Kubernetes pod that was given GPUs of this host, by UUID, whether it uses them or not.
-         *
-         *         `container` is None where the pod has them as a whole. The fields below it come from the API server: None or empty
-         *         where it was not asked. `since` is when the pod started.
+         * @description A container of a Kubernetes pod that was allocated GPUs of this host, by UUID, used or not. `container` is None
+         *         if the pod has them as a whole. The fields below it come from the API server: None or empty if it was not asked.
+         *         `since` is when the pod started.
          */
         PodGpus: {
             /**
@@ -5502,8 +5495,8 @@ export interface components {
         };
         /**
          * QueueList
-         * @description Granted requests that have not started yet, then the queue in its order. `claimed` are the free GPUs that
-         *     are claimed for the first in line, by UUID: the id of the request.
+         * @description Granted requests that have not started yet, then the queue in its order. `claimed` are the free GPUs claimed for
+         *     the first requests, by UUID, with the id of the request.
          */
         QueueList: {
             /** @description Free GPUs that are claimed for requests: by UUID, the number of the request */
@@ -5515,12 +5508,11 @@ export interface components {
         };
         /**
          * QueuePosition
-         * @description `position` is 1 for the first request, and null once it is granted. `estimate_seconds` is a guess from what the
-         *     history knows; null with the reason why there is none.
-         *
-         *     `reason` is what is in the way now, in words. `impossible` is why the known GPUs can never meet the request; null if
-         *     they could. `claimed` is how many free GPUs are claimed for it. `version` changes with what a waiter wants to know
-         *     at once: not with the position, or all would ask again when one is served.
+         * @description `position` is 1 for the first request, and null once it is granted. `estimate_seconds` is a guess from the
+         *     history; null with the reason if there is none. `reason` is what the request waits for. `impossible` is why the
+         *     known GPUs can never meet the request; null if they could. `claimed` is how many free GPUs are claimed for it.
+         *     `version` changes with everything a waiter must know at once, but not with the position: otherwise all would ask
+         *     again whenever one is served.
          */
         QueuePosition: {
             /** @description How many free GPUs are claimed for the request so far */
@@ -6933,7 +6925,7 @@ export interface components {
         };
         /**
          * WatchList
-         * @description Those that wait, and for a week those that fired.
+         * @description The waiting watches, and those that fired within a week.
          */
         WatchList: {
             /** @description The watches, those that wait first */
@@ -6942,7 +6934,7 @@ export interface components {
         /**
          * WatchView
          * @description `fired_at` is null until the GPUs in `found` were free; then the watch has ended. `is_sent`: the user is notified
-         *     by mail or Slack; else by an event alone.
+         *     by mail or Slack, not only by an event.
          */
         WatchView: {
             /** @description When it was created, in Unix seconds */
