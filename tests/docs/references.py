@@ -35,12 +35,12 @@ _ROUTES = """\
 Generated from the OpenAPI document, which a hub serves at `/schema/openapi.json`. [The API](api.md) has examples, the
 format of errors, the live stream, and access rights.
 
-Every route can also return these, with an [ErrorBody](#errorbody):
+Every route can also return these, with an [ErrorBody](#errorbody); 409 only if it changes something:
 
 | answer | what |
 |---|---|
 """
-_OF_ALL = ("401", "403", "404", "429", "500", "503")
+_OF_ALL = ("400", "401", "403", "404", "409", "429", "500", "503")
 _METHODS = ("get", "post", "put", "patch", "delete")
 
 
@@ -118,7 +118,7 @@ def _write_metric(metric: Metric) -> str:
 
 
 def routes_page(document: dict[str, Any]) -> str:
-    responses = document["paths"]["/api/v1/fleet"]["get"]["responses"]
+    responses = document["paths"]["/api/v1/mutes"]["post"]["responses"]
     of_all = {status: responses[status]["description"] for status in _OF_ALL}
     parts = [_ROUTES + "\n".join(f"| {status} | {told} |" for status, told in of_all.items()) + "\n"]
     for path, methods in document["paths"].items():

@@ -9,11 +9,12 @@ from typing import Final, Literal
 
 from litestar import Response, get
 from litestar.di import NamedDependency
+from litestar.openapi.datastructures import ResponseSpec
 from msgspec import Struct
 
 from gpudeck import __version__
 from gpudeck.api.access import ThePolicy, access, caller_of
-from gpudeck.api.answers import HubRequest, TheHub, documented
+from gpudeck.api.answers import HubRequest, TheHub
 from gpudeck.api.history import HistoryQueries
 from gpudeck.api.login import TheAuth
 from gpudeck.auth.auth import Auth
@@ -249,12 +250,12 @@ def read_health(hub: TheHub) -> HubHealth:
     return HubHealth("ok", __version__, hub.fleet.is_simulated)
 
 
-@get(
-    "/readyz",
-    opt=access("open"),
-    sync_to_thread=False,
-    responses=documented(Readiness, "The fleet is not being published, or not known yet", status=503),
+_NOT_READY = ResponseSpec(
+    Readiness, description="The fleet is not published, or not known yet", generate_examples=False
 )
+
+
+@get("/readyz", opt=access("open"), sync_to_thread=False, responses={503: _NOT_READY})
 def read_readiness(request: HubRequest, hub: TheHub, policy: ThePolicy, auth: TheAuth) -> Response[Readiness]:
     """200 while the fleet is being published, also where a part of the hub does not work, 503 while not. Counters and
     problems are for those who may look."""

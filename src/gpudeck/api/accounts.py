@@ -11,7 +11,6 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import documented
 from gpudeck.api.login import AuthRequest, Done, Name, Password, TheAuth
 from gpudeck.auth.accounts import Account, Also
 from gpudeck.auth.audit import AuditEntry
@@ -50,13 +49,7 @@ async def list_accounts(auth: TheAuth) -> AccountList:
     return AccountList(await auth.accounts.list())
 
 
-@post(
-    "/api/v1/accounts",
-    opt=access("admin"),
-    responses=documented(
-        Account, "The new account", {400: "A name or a password that will not do, or a name that is taken"}, status=201
-    ),
-)
+@post("/api/v1/accounts", opt=access("admin"))
 async def add_account(request: AuthRequest, data: JSONBody[NewAccount], auth: TheAuth) -> Account:
     """Make an account."""
     account = await auth.accounts.add(
@@ -66,15 +59,7 @@ async def add_account(request: AuthRequest, data: JSONBody[NewAccount], auth: Th
     return account
 
 
-@patch(
-    "/api/v1/accounts/{name:str}",
-    opt=access("admin"),
-    responses=documented(
-        Account,
-        "The account as it is now",
-        {400: "A change that will not do, such as taking away the last admin", 404: "No such account"},
-    ),
-)
+@patch("/api/v1/accounts/{name:str}", opt=access("admin"))
 async def change_account(
     request: AuthRequest, name: AccountName, data: JSONBody[AccountChange], auth: TheAuth
 ) -> Account:
@@ -86,16 +71,7 @@ async def change_account(
     )
 
 
-@delete(
-    "/api/v1/accounts/{name:str}",
-    status_code=200,
-    opt=access("admin"),
-    responses=documented(
-        Done,
-        "The account is gone, with its sessions and tokens",
-        {400: "The last admin cannot go", 404: "No such account"},
-    ),
-)
+@delete("/api/v1/accounts/{name:str}", status_code=200, opt=access("admin"))
 async def remove_account(request: AuthRequest, name: AccountName, auth: TheAuth) -> Done:
     """Remove an account, its sessions and its tokens."""
     await _find_account(auth, name)
@@ -153,11 +129,7 @@ async def list_tokens(request: AuthRequest, auth: TheAuth) -> TokenList:
     return TokenList([token for token in await auth.tokens.list() if _is_theirs(token, caller)])
 
 
-@post(
-    "/api/v1/tokens",
-    opt=access("user"),
-    responses=documented(MadeToken, "The new token, with its secret", status=201),
-)
+@post("/api/v1/tokens", opt=access("user"))
 async def create_token(request: AuthRequest, data: JSONBody[NewToken], auth: TheAuth) -> MadeToken:
     """Make a token. Its secret is in the answer, and nowhere else."""
     caller = caller_of(request)
@@ -181,12 +153,7 @@ async def create_token(request: AuthRequest, data: JSONBody[NewToken], auth: The
     return MadeToken(token, secret)
 
 
-@delete(
-    "/api/v1/tokens/{token_id:int}",
-    status_code=200,
-    opt=access("user"),
-    responses=documented(Done, "It is worth nothing from now on", {404: "No such token"}),
-)
+@delete("/api/v1/tokens/{token_id:int}", status_code=200, opt=access("user"))
 async def revoke_token(
     request: AuthRequest, token_id: Annotated[int, PathParameter(description="The token's number")], auth: TheAuth
 ) -> Done:
@@ -213,13 +180,7 @@ class PersonalTokenMade(Struct, frozen=True):
     expires_at: float
 
 
-@post(
-    "/api/v1/me/token",
-    opt=access("self"),
-    responses=documented(
-        PersonalTokenMade, "The new token, with its secret", {400: "A name that will not do"}, status=201
-    ),
-)
+@post("/api/v1/me/token", opt=access("self"))
 async def create_own_token(request: AuthRequest, data: JSONBody[NewPersonalToken], auth: TheAuth) -> PersonalTokenMade:
     """Make a token that can do what you can, for programs of yours (`gpudeck login`)."""
     caller = caller_of(request)
@@ -238,12 +199,7 @@ async def create_own_token(request: AuthRequest, data: JSONBody[NewPersonalToken
     return PersonalTokenMade(caller.name, secret, token.expires_at or expires_at)
 
 
-@delete(
-    "/api/v1/me/token",
-    status_code=200,
-    opt=access("self"),
-    responses=documented(Done, "It is worth nothing from now on", {404: "The request was not made with a token"}),
-)
+@delete("/api/v1/me/token", status_code=200, opt=access("self"))
 async def revoke_own_token(request: AuthRequest, auth: TheAuth) -> Done:
     """Revoke the token that this request is made with."""
     caller = caller_of(request)
@@ -259,12 +215,7 @@ async def list_own_tokens(request: AuthRequest, auth: TheAuth) -> TokenList:
     return TokenList([token for token in await auth.tokens.list() if token.account_id == own])
 
 
-@delete(
-    "/api/v1/me/tokens/{token_id:int}",
-    status_code=200,
-    opt=access("self"),
-    responses=documented(Done, "It is worth nothing from now on", {404: "You have no such token"}),
-)
+@delete("/api/v1/me/tokens/{token_id:int}", status_code=200, opt=access("self"))
 async def revoke_one_of_own_tokens(
     request: AuthRequest, token_id: Annotated[int, PathParameter(description="The token's number")], auth: TheAuth
 ) -> Done:

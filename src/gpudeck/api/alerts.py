@@ -10,7 +10,6 @@ from functools import partial
 from time import monotonic
 from typing import Annotated, Final
 
-import msgspec
 from litestar import Response, delete, get, post, put
 from litestar.di import NamedDependency
 from litestar.exceptions import ValidationException
@@ -24,7 +23,7 @@ from gpudeck.alerts.record import describe
 from gpudeck.alerts.service import MAX_MUTES, AlertManager
 from gpudeck.alerts.store import MAX_LISTED, AlertQuery
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import HubRequest, RequestRefused, TheHub, answer_json, documented
+from gpudeck.api.answers import HubRequest, RequestRefused, TheHub, answer_json
 from gpudeck.api.history import HistoryQueries, TheHistory
 from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.api.parameters import (
@@ -102,11 +101,7 @@ class AcknowledgedAlerts(Struct, frozen=True):
 TheAlerts = NamedDependency[AlertManager]
 
 
-@get(
-    "/api/v1/alerts",
-    opt=access("read"),
-    responses=documented(AlertList, "The worst first"),
-)
+@get("/api/v1/alerts", opt=access("read"))
 async def list_alerts(
     *,
     request: HubRequest,
@@ -116,8 +111,8 @@ async def list_alerts(
     host: HostName = None,
     rule: Annotated[str | None, QueryParameter(max_length=64, description="The name of a rule")] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=MAX_LISTED, description="At most so many")] = MAX_LISTED,
-) -> Response[bytes]:
-    """What is wrong now. With `state=resolved`, what was."""
+) -> Response[AlertList]:
+    """What is wrong now, the worst first. With `state=resolved`, what was."""
     states, severities = read_words("state", wanted, ALERT_STATES), read_words("severity", severity, SEVERITIES)
     found = [
         alert
@@ -129,17 +124,13 @@ async def list_alerts(
     if "resolved" in states and len(found) < limit:
         ask = AlertQuery(severities=severities, host=host, rule=rule, limit=limit - len(found))
         found += await alerts.find_resolved(ask)
-    return await answer_json(request, msgspec.json.encode(AlertList(found, clock.wall())))
+    return await answer_json(request, AlertList(found, clock.wall()))
 
 
-@post(
-    "/api/v1/alerts/{key:str}/acknowledge",
-    status_code=200,
-    opt=access("user"),
-    responses=documented(Alert, "The alert as it is now; one that another account has acknowledged stays theirs"),
-)
+@post("/api/v1/alerts/{key:str}/acknowledge", status_code=200, opt=access("user"))
 async def acknowledge_alert(request: AuthRequest, key: _Id, auth: TheAuth, alerts: TheAlerts) -> Alert:
-    """Acknowledge an alert: no more notifications are sent. It is resolved when its cause ends."""
+    """Acknowledge an alert: no more notifications are sent. It is resolved when its cause ends.
+    One that another account has acknowledged stays theirs."""
     caller = caller_of(request)
     found = await alerts.acknowledge(key, caller.name)
     if found is None:
@@ -148,12 +139,7 @@ async def acknowledge_alert(request: AuthRequest, key: _Id, auth: TheAuth, alert
     return found
 
 
-@post(
-    "/api/v1/alerts/acknowledge",
-    status_code=200,
-    opt=access("user"),
-    responses=documented(AcknowledgedAlerts, "What became of each of them"),
-)
+@post("/api/v1/alerts/acknowledge", status_code=200, opt=access("user"))
 async def acknowledge_alerts(
     request: AuthRequest, data: JSONBody[AlertIds], auth: TheAuth, alerts: TheAlerts
 ) -> AcknowledgedAlerts:
@@ -166,12 +152,7 @@ async def acknowledge_alerts(
     return AcknowledgedAlerts(done, failed)
 
 
-@post(
-    "/api/v1/alerts/unacknowledge",
-    status_code=200,
-    opt=access("user"),
-    responses=documented(AlertList, "Those that need attention again"),
-)
+@post("/api/v1/alerts/unacknowledge", status_code=200, opt=access("user"))
 async def unacknowledge_alerts(
     request: AuthRequest, data: JSONBody[AlertIds], auth: TheAuth, alerts: TheAlerts
 ) -> AlertList:
@@ -188,11 +169,7 @@ async def list_mutes(alerts: TheAlerts) -> MuteList:
     return MuteList(alerts.mutes(), clock.wall())
 
 
-@post(
-    "/api/v1/mutes",
-    opt=access("admin"),
-    responses=documented(Mute, "The new mute", {409: "There are too many already"}, status=201),
-)
+@post("/api/v1/mutes", opt=access("admin"))
 async def add_mute(request: AuthRequest, data: JSONBody[NewMute], auth: TheAuth, alerts: TheAlerts) -> Mute:
     """Mute alerts for a while. They still fire and are shown, but no notifications are sent."""
     caller, now = caller_of(request), clock.wall()
@@ -205,12 +182,7 @@ async def add_mute(request: AuthRequest, data: JSONBody[NewMute], auth: TheAuth,
     return made
 
 
-@delete(
-    "/api/v1/mutes/{key:str}",
-    status_code=200,
-    opt=access("admin"),
-    responses=documented(Mute, "The mute that was ended"),
-)
+@delete("/api/v1/mutes/{key:str}", status_code=200, opt=access("admin"))
 async def end_mute(request: AuthRequest, key: _Id, auth: TheAuth, alerts: TheAlerts) -> Mute:
     """End a mute now. Alerts that still fire are then sent."""
     caller = caller_of(request)
@@ -298,11 +270,7 @@ _SECONDS: Final = 20.0
 """A test of a large fleet ends after so long, and says how many hosts are left."""
 
 
-@get(
-    "/api/v1/alerts/test",
-    opt=access("read"),
-    responses=documented(AlertTest, "What it would have done"),
-)
+@get("/api/v1/alerts/test", opt=access("read"))
 async def try_alert_rule(
     *,
     request: HubRequest,
@@ -314,7 +282,7 @@ async def try_alert_rule(
     start: Time = "-7d",
     end: Time = "now",
     host: HostName = None,
-) -> Response[bytes]:
+) -> Response[AlertTest]:
     """How often a rule would have fired, by default in the last seven days."""
     history.check_kept()
     now, chosen = history.now(), choose_rule(alerts.engine, rule, expr)
@@ -347,7 +315,7 @@ async def try_alert_rule(
         count=len(firings),
         firings=firings[:MAX_FIRINGS],
     )
-    return await answer_json(request, msgspec.json.encode(found))
+    return await answer_json(request, found)
 
 
 async def _ask_known(history: HistoryQueries, question: "partial[HostPast]") -> list[HostPast]:

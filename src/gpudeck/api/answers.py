@@ -5,16 +5,16 @@
 import asyncio
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator
 from typing import Any
 
 import cramjam
+import msgspec
 from litestar import MediaType, Request, Response
 from litestar.datastructures import State
 from litestar.di import NamedDependency
 from litestar.exceptions import HTTPException
 from litestar.handlers import HTTPRouteHandler
-from litestar.openapi.datastructures import ResponseSpec
 from litestar.response import Stream
 
 from gpudeck.database import Unavailable
@@ -23,7 +23,7 @@ from gpudeck.fleet.stream import SharedParts
 from gpudeck.model.errors import RequestRefused as RequestRefused  # noqa: PLC0414 - routes raise it too
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.server.admission import checkpoint
-from gpudeck.server.asgi import ErrorBody, encode_error
+from gpudeck.server.asgi import encode_error
 
 MAX_KEPT = 16 * 2**20
 """Bytes of an answer that is kept for others who ask within the same second."""
@@ -57,41 +57,26 @@ _WORDS = {413: "the body of the request is too large"}
 """In place of the framework's own, which are the protocol's."""
 
 
-def documented(
-    body: Any, description: str, errors: Mapping[int, str | ResponseSpec] | None = None, *, status: int = 200
-) -> dict[int, ResponseSpec]:
-    """A route's answers for the OpenAPI document: that with `status`, and those of `errors`."""
-    others = {code: _spec(ErrorBody, one) if isinstance(one, str) else one for code, one in (errors or {}).items()}
-    return {status: _spec(body, description)} | others
+async def answer_json(request: HubRequest, body: object) -> Response[Any]:
+    """The JSON of `body`, which is encoded unless it is bytes. Large bodies are compressed in a thread: eight thousand
+    GPUs are several megabytes."""
+    encoded = body if isinstance(body, bytes) else msgspec.json.encode(body)
+    if len(encoded) > MIN_PACKED and takes_gzip(request):
+        return await answer_json_parts(request, [encoded])
+    return Response(encoded, media_type=MediaType.JSON, headers=_HEADERS)
 
 
-def _spec(body: Any, description: str) -> ResponseSpec:
-    # Without examples: the framework would make them up, a megabyte of them.
-    return ResponseSpec(body, description=description, generate_examples=False)
-
-
-async def answer_json(request: HubRequest, body: bytes) -> Response[bytes]:
-    """Large bodies are compressed in a thread: eight thousand GPUs are several megabytes."""
-    if len(body) > MIN_PACKED and takes_gzip(request):
-        return await _answer_packed([body])
-    return answer_bytes(body)
-
-
-async def answer_json_parts(request: HubRequest, parts: Parts) -> Response[bytes] | Stream:
+async def answer_json_parts(request: HubRequest, parts: Parts) -> Response[Any]:
     """A body that is too large to be joined."""
-    if takes_gzip(request):
-        return await _answer_packed(parts)
-    return Stream(_gather(parts), headers={"Content-Type": "application/json", **_HEADERS})
+    if not takes_gzip(request):
+        return Stream(_gather(parts), headers={"Content-Type": "application/json", **_HEADERS})
+    body = await asyncio.to_thread(lambda: b"".join(_pack(_gather(parts))))
+    return Response(body, media_type=MediaType.JSON, headers={**_HEADERS, "Content-Encoding": "gzip"})
 
 
-async def _answer_packed(parts: Parts) -> Response[bytes]:
-    return answer_bytes(await asyncio.to_thread(lambda: b"".join(_pack(_gather(parts)))), is_packed=True)
-
-
-def answer_bytes(body: bytes, *, is_packed: bool = False) -> Response[bytes]:
-    """JSON that is ready to be sent."""
-    headers = _HEADERS | {"Content-Encoding": "gzip"} if is_packed else _HEADERS
-    return Response(body, media_type=MediaType.JSON, headers=headers)
+def answer_csv(text: str, file_name: str) -> Response[Any]:
+    headers = {"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="{file_name}"'}
+    return Response(text.encode(), media_type="text/csv", headers=headers)
 
 
 async def answer_in_parts(
@@ -100,7 +85,7 @@ async def answer_in_parts(
     kept: dict[Hashable, SharedParts],
     key: Hashable = None,
     **headers: str,
-) -> Stream:
+) -> Response[Any]:
     """An answer that is sent while it is made, others served in between. Unless it is large, it is in `kept` for others
     who ask for the same."""
     is_packed = takes_gzip(request)

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 
 from gpudeck.alerts.notifiers.rendering import DEMO_PREFIX, Message
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import RequestRefused, documented
+from gpudeck.api.answers import RequestRefused
 from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.api.services import ApiServices, TheServices
 from gpudeck.auth.auth import Auth
@@ -80,20 +80,7 @@ class AskedOwners(Struct, frozen=True):
     not_asked: list[NotAsked]
 
 
-@post(
-    "/api/v1/ask",
-    status_code=200,
-    opt=access("user"),
-    responses=documented(
-        AskedOwners,
-        "Who is asked, and who is not",
-        {
-            404: "No such host or GPU",
-            409: "The GPU is not idle, or none of its owners can be asked",
-            429: "Too many questions",
-        },
-    ),
-)
+@post("/api/v1/ask", status_code=200, opt=access("user"))
 async def ask_owner(
     request: AuthRequest,
     data: JSONBody[OwnerQuestion],

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 
 from gpudeck.api.access import access, caller_of
 from gpudeck.api.accounts import PersonalTokenMade
-from gpudeck.api.answers import RequestRefused, documented
+from gpudeck.api.answers import RequestRefused
 from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.device_login import DeviceRefused, PendingLogin, TooManyLogins
@@ -55,14 +55,7 @@ class Decided(Struct, frozen=True):
     redirect: str
 
 
-@post(
-    "/api/v1/device",
-    status_code=200,
-    opt=access("open"),
-    responses=documented(
-        BegunDeviceLogin, "Begun", {400: "A name that will not do", 429: "Too many logins: see Retry-After"}
-    ),
-)
+@post("/api/v1/device", status_code=200, opt=access("open"))
 async def begin_device_login(request: AuthRequest, data: JSONBody[NewDeviceLogin], auth: TheAuth) -> BegunDeviceLogin:
     """Begin to log a program in. Show the user its code, and the page `#/device` of this hub."""
     try:
@@ -73,20 +66,12 @@ async def begin_device_login(request: AuthRequest, data: JSONBody[NewDeviceLogin
     return BegunDeviceLogin(begun.device_code, begun.user_code, page, begun.expires_in, begun.interval)
 
 
-@post(
-    "/api/v1/device/token",
-    status_code=200,
-    opt=access("open"),
-    responses=documented(
-        PersonalTokenMade,
-        "The new token, with its secret",
-        {400: "`error.code` is authorization_pending, slow_down, access_denied or expired_token"},
-    ),
-)
+@post("/api/v1/device/token", status_code=200, opt=access("open"))
 async def redeem_device_login(
     request: AuthRequest, data: JSONBody[DeviceTokenRequest], auth: TheAuth
 ) -> PersonalTokenMade:
-    """Ask for the token of a login that was begun, until the user has confirmed it."""
+    """Ask for the token of a login that was begun, until the user has confirmed it. Before that `error.code` is
+    authorization_pending, slow_down, access_denied or expired_token."""
     try:
         token, secret = await auth.devices.redeem(data.device_code, data.code, _address_of(request))
     except DeviceRefused as error:
@@ -94,13 +79,7 @@ async def redeem_device_login(
     return PersonalTokenMade(token.account or "", secret, token.expires_at or 0.0)
 
 
-@get(
-    "/api/v1/device/{user_code:str}",
-    opt=access("self"),
-    responses=documented(
-        PendingLogin, "The program that waits", {404: "No login waits under this code", 429: "Too many codes tried"}
-    ),
-)
+@get("/api/v1/device/{user_code:str}", opt=access("self"))
 async def read_device_login(request: AuthRequest, user_code: UserCode, auth: TheAuth) -> PendingLogin:
     """Which program waits under a code."""
     try:
@@ -112,12 +91,7 @@ async def read_device_login(request: AuthRequest, user_code: UserCode, auth: The
     return found
 
 
-@post(
-    "/api/v1/device/{user_code:str}",
-    status_code=200,
-    opt=access("self"),
-    responses=documented(Decided, "Decided", {404: "No login waits under this code", 429: "Too many codes tried"}),
-)
+@post("/api/v1/device/{user_code:str}", status_code=200, opt=access("self"))
 async def decide_device_login(
     request: AuthRequest, user_code: UserCode, data: JSONBody[Decision], auth: TheAuth
 ) -> Decided:

@@ -2,23 +2,16 @@
 
 from typing import Annotated
 
-import msgspec
 from litestar import Response, get
 from litestar.params import QueryParameter
 
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documented
+from gpudeck.api.answers import HubRequest, RequestRefused, answer_json
 from gpudeck.api.services import TheServices
 from gpudeck.model.usage import DigestPreview, Frequency
 
 
-@get(
-    "/api/v1/digest",
-    opt=access("user"),
-    responses=documented(
-        DigestPreview, "The digest as HTML and as text", {404: "This hub sends no digests, or keeps no history"}
-    ),
-)
+@get("/api/v1/digest", opt=access("user"))
 async def preview_digest(
     *,
     request: HubRequest,
@@ -30,7 +23,7 @@ async def preview_digest(
     every: Annotated[
         Frequency | None, QueryParameter(description="Of the last week or month, whatever the settings say")
     ] = None,
-) -> Response[bytes]:
+) -> Response[DigestPreview]:
     """Your digest of the last week or month, as it would be sent. Nothing is sent."""
     caller = caller_of(request)
     name = user or caller.name
@@ -39,4 +32,4 @@ async def preview_digest(
     if services.preview_digest is None:
         raise RequestRefused(404, "no_digests", "this hub sends no digests.")
     found = await services.preview_digest(name, every)
-    return await answer_json(request, msgspec.json.encode(found))
+    return await answer_json(request, found)

@@ -4,7 +4,6 @@ events and alerts; the database counts, and only what is shown is read."""
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Final, Literal
 
-import msgspec
 from litestar import Response, get
 from litestar.di import NamedDependency
 from litestar.params import QueryParameter
@@ -14,7 +13,7 @@ from gpudeck.alerts.service import AlertManager
 from gpudeck.alerts.store import KEEP as ALERTS_KEPT
 from gpudeck.alerts.store import MAX_FIRING
 from gpudeck.api.access import access
-from gpudeck.api.answers import HubRequest, answer_json, documented
+from gpudeck.api.answers import HubRequest, answer_csv, answer_json
 from gpudeck.api.parameters import GpuUuid, HostName, MaybeTime, OnlyName, Time, read_time, read_words, word_list
 from gpudeck.api.services import TheServices
 from gpudeck.events.service import EventLog
@@ -29,11 +28,7 @@ _Words = Annotated[
 ]
 
 
-@get(
-    "/api/v1/events",
-    opt=access("read"),
-    responses=documented(EventList, "The newest first; `next` is the `before` of the next page"),
-)
+@get("/api/v1/events", opt=access("read"))
 async def list_events(
     *,
     request: HubRequest,
@@ -49,8 +44,8 @@ async def list_events(
     limit: Annotated[int, QueryParameter(ge=1, le=MAX_EVENTS, description="At most so many")] = 100,
     before: Annotated[str | None, QueryParameter(max_length=32, description="Only events older than this id")] = None,
     format: Annotated[Literal["json", "csv"], QueryParameter(description="JSON, or CSV for spreadsheets")] = "json",  # noqa: A002
-) -> Response[bytes]:
-    """Hosts down and up, GPUs lost and found, faults, bad health, and what the hub itself met."""
+) -> Response[EventList]:
+    """Hosts down and up, GPUs lost and found, faults, bad health, and what the hub itself met: the newest first."""
     now = clock.wall()
     found = await events.find(
         EventQuery(
@@ -67,10 +62,9 @@ async def list_events(
         )
     )
     if format == "csv":
-        headers = {"Cache-Control": "no-store", "Content-Disposition": 'attachment; filename="events.csv"'}
-        return Response(write_events(found).encode(), media_type="text/csv", headers=headers)
+        return answer_csv(write_events(found), "events.csv")
     page = EventList(found, found[-1].id if len(found) == limit else None)
-    return await answer_json(request, msgspec.json.encode(page))
+    return await answer_json(request, page)
 
 
 def _split(text: str | None) -> tuple[str, ...]:
@@ -200,11 +194,7 @@ def _rank(row: ReliabilityRow) -> tuple[float, float, float, float, str, str]:
     return (row.score or 0.0, *faults, row.host, row.gpu or "")
 
 
-@get(
-    "/api/v1/reliability",
-    opt=access("read"),
-    responses=documented(Reliability, "The worst first, with the evidence"),
-)
+@get("/api/v1/reliability", opt=access("read"))
 async def read_reliability(
     *,
     request: HubRequest,
@@ -216,13 +206,13 @@ async def read_reliability(
     start: Time = "-30d",
     end: Time = "now",
     limit: Annotated[int, QueryParameter(ge=1, le=500, description="At most so many rows")] = 50,
-) -> Response[bytes]:
-    """The flakiest GPUs or hosts: faults, lost time and throttling, counted from events and alerts."""
+) -> Response[Reliability]:
+    """The flakiest GPUs or hosts: faults, lost time and throttling, counted from events and alerts. The worst first."""
     now = clock.wall()
     begin, until = read_time("start", start, now), min(read_time("end", end, now), now)
     ranking = ReliabilityRanking(by, begin, until, gpu)
     found = await rank_reliability(ranking, services.events, services.alerts, services.hub.fleet, limit)
-    return await answer_json(request, msgspec.json.encode(found))
+    return await answer_json(request, found)
 
 
 async def rank_reliability(

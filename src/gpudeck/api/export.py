@@ -20,7 +20,7 @@ from litestar.response import Stream
 from msgspec.structs import replace
 
 from gpudeck.api.access import ThePolicy, access, caller_of
-from gpudeck.api.answers import HubRequest, documented, takes_gzip
+from gpudeck.api.answers import HubRequest, takes_gzip
 from gpudeck.api.history import TheHistory
 from gpudeck.api.login import TheJobs
 from gpudeck.api.parameters import GpuUuid, HostName, OnlyName, Time, Zone, read_time
@@ -36,7 +36,6 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
 from gpudeck.model.job import Run, Runs
 from gpudeck.model.usage import By, Usage
-from gpudeck.server.asgi import ErrorBody
 
 ESTIMATE: Final = "X-Estimated-Bytes"
 """About how long the whole will be, judged by its first part: for progress bars."""
@@ -92,8 +91,7 @@ _EVENT_FIELDS: Final = _fields(
 )
 
 
-_FILE: Final = ResponseSpec(str, description="A file", generate_examples=False, media_type="text/csv")
-_NO_ANSWER: Final = "A question that has no answer: its code says why"
+_FILE: Final = {200: ResponseSpec(str, description="A file", generate_examples=False, media_type="text/csv")}
 _Part = tuple[bytes, float]
 """Bytes of the file, and roughly the part of the table that has been read with them."""
 
@@ -101,10 +99,9 @@ _Part = tuple[bytes, float]
 _Format = Annotated[
     Format, QueryParameter(name="format", description="CSV, or Parquet where the hub has gpudeck[export]")
 ]
-_ERRORS: Final = documented(ErrorBody, _NO_ANSWER, {404: "No such host or GPU, or no history is kept"}, status=400)
 
 
-@get("/api/v1/export/samples", opt=access("read"), responses={200: _FILE} | _ERRORS)
+@get("/api/v1/export/samples", opt=access("read"), responses=_FILE)
 async def export_samples(
     *,
     request: HubRequest,
@@ -143,7 +140,7 @@ async def export_samples(
     return await _send(request, f"samples.{form}", encoder, read())
 
 
-@get("/api/v1/export/runs", opt=access("read"), responses={200: _FILE} | _ERRORS)
+@get("/api/v1/export/runs", opt=access("read"), responses=_FILE)
 async def export_runs(
     *,
     request: HubRequest,
@@ -181,7 +178,7 @@ async def export_runs(
     return await _send(request, f"runs.{form}", encoder, read())
 
 
-@get("/api/v1/export/usage", opt=access("read"), responses={200: _FILE} | _ERRORS)
+@get("/api/v1/export/usage", opt=access("read"), responses=_FILE)
 async def export_usage(
     *,
     request: HubRequest,
@@ -222,7 +219,7 @@ async def export_usage(
     return await _send(request, f"usage.{form}", encoder, read())
 
 
-@get("/api/v1/export/events", opt=access("read"), responses={200: _FILE} | _ERRORS)
+@get("/api/v1/export/events", opt=access("read"), responses=_FILE)
 async def export_events(
     *,
     request: HubRequest,

@@ -14,11 +14,10 @@ import numpy as np
 from litestar import Response, get
 from litestar.exceptions import ValidationException
 from litestar.params import QueryParameter
-from litestar.response import Stream
 from msgspec import Struct
 
 from gpudeck.api.access import ThePolicy, access, caller_of
-from gpudeck.api.answers import HubRequest, TheHub, answer_in_parts, answer_json, answer_json_parts, documented
+from gpudeck.api.answers import HubRequest, TheHub, answer_in_parts, answer_json, answer_json_parts
 from gpudeck.api.history import TheHistory, keep_past
 from gpudeck.api.parameters import TIME, TIME_SCHEMA, HostName, Limit, Offset, OnlyName, page_of, read_time
 from gpudeck.api.past import encode_past, read_context, read_metrics
@@ -190,13 +189,7 @@ SETTLED_SECONDS = 300
 """After so long hardly any report of a moment is still on its way: its answer may be cached."""
 
 
-@get(
-    "/api/v1/fleet",
-    opt=access("read"),
-    responses=documented(
-        Fleet | FleetColumns | PastFleet, "The whole fleet as of the last second, or as it was recorded at `at`"
-    ),
-)
+@get("/api/v1/fleet", opt=access("read"))
 async def read_fleet(
     *,
     hub: TheHub,
@@ -219,7 +212,7 @@ async def read_fleet(
             description="With `at`: only these, with commas; those of hosts as host_cpu_percent",
         ),
     ] = None,
-) -> Stream | Response[bytes]:
+) -> Response[Fleet | FleetColumns | PastFleet]:
     """Everything now: hosts, GPUs, processes, totals. With `at`, the fleet as it was recorded then."""
     visibility = policy.visibility(caller_of(request))
     if at is not None:
@@ -251,11 +244,7 @@ _encoder = msgspec.json.Encoder()
 GPUS_AT_ONCE = 256
 
 
-@get(
-    "/api/v1/gpus",
-    opt=access("read"),
-    responses=documented(GpuList, "The GPUs that match, by host and index"),
-)
+@get("/api/v1/gpus", opt=access("read"))
 async def list_gpus(
     *,
     hub: TheHub,
@@ -273,7 +262,7 @@ async def list_gpus(
     host: HostName = None,
     limit: Limit = None,
     offset: Offset = 0,
-) -> Stream:
+) -> Response[GpuList]:
     """GPUs across hosts. `model` is any part of the model's name, `user` an exact name, `host` a name in any case."""
     wanted = GpuRequest(memory_bytes=_least_memory(min_memory), model=model, host=host)
     visibility = policy.visibility(caller_of(request))
@@ -349,8 +338,8 @@ def _least_memory(text: str | None) -> int | None:
         raise ValidationException(f"min_memory: {error}") from error
 
 
-@get("/api/v1/users", opt=access("read"), responses=documented(Users, "Who is on GPUs as of the last second"))
-async def read_users(hub: TheHub, policy: ThePolicy, request: HubRequest) -> Response[bytes]:
+@get("/api/v1/users", opt=access("read"))
+async def read_users(hub: TheHub, policy: ThePolicy, request: HubRequest) -> Response[Users]:
     """Who is on which GPUs now: memory, processes, and where."""
     visibility = policy.visibility(caller_of(request))
     return await answer_json(request, await hub.stream.answer(visibility, _encode_users))

@@ -18,7 +18,7 @@ from litestar.di import NamedDependency
 from litestar.params import QueryParameter
 
 from gpudeck.api.access import access
-from gpudeck.api.answers import HubRequest, answer_json, documented, respond
+from gpudeck.api.answers import HubRequest, answer_csv, answer_json, respond
 from gpudeck.api.login import TheJobs
 from gpudeck.api.parameters import GpuUuid, HostName, JobLabel, OnlyName, Time, Zone, ZonedTime, read_time
 from gpudeck.history.base import (
@@ -119,7 +119,7 @@ def on_history_refused(_: Request[Any, Any, Any], error: HistoryRefused) -> Resp
     return respond(404 if error.code in _NOT_FOUND else 400, error.code, error.message, error.hint)
 
 
-async def answer_past(request: HubRequest, body: bytes, *, is_over: bool) -> Response[bytes]:
+async def answer_past(request: HubRequest, body: object, *, is_over: bool) -> Response[Any]:
     return keep_past(await answer_json(request, body), is_over=is_over)
 
 
@@ -132,11 +132,7 @@ def keep_past(answer: A, *, is_over: bool) -> A:
     return answer
 
 
-@get(
-    "/api/v1/history",
-    opt=access("read"),
-    responses=documented(Answer, "Points of time, mean, smallest and largest value; none where nothing was observed"),
-)
+@get("/api/v1/history", opt=access("read"))
 async def read_history(
     *,
     request: HubRequest,
@@ -160,7 +156,7 @@ async def read_history(
         Literal["gpu", "user"] | None,
         QueryParameter(description="`gpu` splits a host or a run, `user` the memory of one GPU"),
     ] = None,
-) -> Response[bytes]:
+) -> Response[Answer]:
     """A metric over time of one of: a GPU, a host, a user, a run, the fleet. Without a range, the last 24 hours."""
     now = history.now()
     moments = read_time("start", start, now), read_time("end", end, now)
@@ -169,13 +165,7 @@ async def read_history(
     return await answer_past(request, body, is_over=query.end <= now)
 
 
-@get(
-    "/api/v1/history/overview",
-    opt=access("read"),
-    responses=documented(
-        Overview, "Curves of the fleet, its usage, and a map of its hosts; `until` is when the figures end"
-    ),
-)
+@get("/api/v1/history/overview", opt=access("read"))
 async def read_overview(
     *,
     request: HubRequest,
@@ -192,7 +182,7 @@ async def read_overview(
     ] = 300,
     zone: Zone = "UTC",
     heat: Annotated[bool, QueryParameter(description="Also utilization as a map of hosts × time")] = True,
-) -> Response[bytes]:
+) -> Response[Overview]:
     """The fleet in a period, as the History page shows it: GPUs by state, utilization, power, usage by `by` with the
     days of the total, and a map of the hosts. Without a range, the last seven days. Of a large fleet the figures end
     with the last quarter hour that is over."""
@@ -205,11 +195,7 @@ async def read_overview(
     return await answer_past(request, body, is_over=query.end <= now)
 
 
-@get(
-    "/api/v1/history/heat",
-    opt=access("read"),
-    responses=documented(Heat, "A row a host, a column a step; null where nothing was observed"),
-)
+@get("/api/v1/history/heat", opt=access("read"))
 async def read_heat(
     *,
     request: HubRequest,
@@ -223,7 +209,7 @@ async def read_heat(
             description="Seconds a column, a whole number of hours", schema_extra={"minimum": 3600, "multipleOf": 3600}
         ),
     ] = 3600,
-) -> Response[bytes]:
+) -> Response[Heat]:
     """A metric as a map of hosts × time. Without a range, the last seven days."""
     now = history.now()
     query = HeatQuery(metric, read_time("start", start, now), read_time("end", end, now), step)
@@ -231,11 +217,7 @@ async def read_heat(
     return await answer_past(request, body, is_over=query.end <= now)
 
 
-@get(
-    "/api/v1/usage",
-    opt=access("read"),
-    responses=documented(Usage, "A row a user, group, host or model, or a name of jobs, and how much was observed"),
-)
+@get("/api/v1/usage", opt=access("read"))
 async def read_usage(
     *,
     request: HubRequest,
@@ -255,7 +237,7 @@ async def read_usage(
     daily: Annotated[bool, QueryParameter(description="Also each day by itself")] = False,
     zone: Zone = "UTC",
     format: Annotated[Literal["json", "csv"], QueryParameter(description="JSON, or CSV for spreadsheets")] = "json",  # noqa: A002
-) -> Response[bytes]:
+) -> Response[Usage]:
     """GPU-hours, active hours, idle hours, energy and cost; with a scheduler also allocated time. Without a range, the
     last 30 days. CSV with `daily` has a line a row and day."""
     history.check_kept()
@@ -265,7 +247,6 @@ async def read_usage(
     sums = await jobs.read_sums(query, now)
     if format == "csv":
         text = await history.ask(lambda store: to_csv(jobs.add_allocated(store, query, sums, now), daily=daily))
-        headers = {"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="usage-by-{by}.csv"'}
-        return Response(text.encode(), media_type="text/csv", headers=headers)
+        return answer_csv(text, f"usage-by-{by}.csv")
     body = await history.ask(lambda store: msgspec.json.encode(jobs.add_allocated(store, query, sums, now)))
     return await answer_past(request, body, is_over=query.end <= now)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import chain
 from typing import Annotated, Literal
 
-import msgspec
 from litestar import Response, delete, get, post
 from litestar.di import NamedDependency
 from litestar.exceptions import (
@@ -20,13 +19,12 @@ from litestar.exceptions import (
     ValidationException,
 )
 from litestar.params import JSONBody, QueryParameter
-from litestar.response import Stream
 from msgspec import Meta, Struct, field
 
 from gpudeck.alerts.service import AlertManager
 from gpudeck.api.access import ThePolicy, access, caller_of
 from gpudeck.api.alerts import TheAlerts
-from gpudeck.api.answers import HubRequest, RequestRefused, TheHub, answer_in_parts, answer_json, documented
+from gpudeck.api.answers import HubRequest, RequestRefused, TheHub, answer_in_parts, answer_json
 from gpudeck.api.install import Installer
 from gpudeck.api.login import TheAuth
 from gpudeck.api.parameters import HostPath, Limit, Offset, page_of
@@ -286,11 +284,7 @@ class RemovedHost(Struct, frozen=True):
     name: str
 
 
-@get(
-    "/api/v1/hosts",
-    opt=access("read"),
-    responses=documented(HostList, "The hosts that match, by name"),
-)
+@get("/api/v1/hosts", opt=access("read"))
 async def list_hosts(
     *,
     hub: TheHub,
@@ -301,7 +295,7 @@ async def list_hosts(
     ] = None,
     limit: Limit = None,
     offset: Offset = 0,
-) -> Stream:
+) -> Response[HostList]:
     """Hosts with their GPUs and processes, ordered by name."""
     visibility = policy.visibility(caller_of(request))
 
@@ -313,13 +307,13 @@ async def list_hosts(
     return await answer_in_parts(request, make, {})
 
 
-@get("/api/v1/hosts/{host:str}", opt=access("read"), responses=documented(Host, "The host"))
+@get("/api/v1/hosts/{host:str}", opt=access("read"))
 async def read_host(
     hub: TheHub,
     policy: ThePolicy,
     request: HubRequest,
     host: HostPath,
-) -> Response[bytes]:
+) -> Response[Host]:
     """One host with its GPUs and processes."""
     found = hub.fleet.find(host)
     if found is None:
@@ -334,31 +328,22 @@ async def list_origins(hub: TheHub, host_admin: TheHostAdmin) -> HostOrigins:
     return HostOrigins([HostOrigin(host.id, host.name, origin, origin == ORIGIN) for host, origin in origins])
 
 
-@post(
-    "/api/v1/hosts",
-    opt=access("admin"),
-    responses=documented(
-        AddedHosts, "The hosts that are watched from now on", {409: "A host of that name exists already"}, status=201
-    ),
-)
+@post("/api/v1/hosts", opt=access("admin"))
 async def add_host(
     request: HubRequest, data: JSONBody[NewHost], host_admin: TheHostAdmin, auth: TheAuth
-) -> Response[bytes]:
+) -> Response[AddedHosts]:
     """Watch another host, or a range of them. For a host that will report by itself the answer has its token, which
     is shown only once, and the command to run there."""
     caller = caller_of(request)
     added = await host_admin.add(data, caller.name)
     await auth.audit.record(caller, "add host", data.name, details=f"via {data.via}")
-    return Response(msgspec.json.encode(added), status_code=201, media_type="application/json", headers=NOT_KEPT)
+    return Response(added, status_code=201, headers=NOT_KEPT)
 
 
-@delete(
-    "/api/v1/hosts/{host:str}",
-    opt=access("admin"),
-    status_code=200,
-    responses=documented(RemovedHost, "The host is gone", {409: "A configuration file names that host"}),
-)
-async def remove_host(request: HubRequest, host_admin: TheHostAdmin, auth: TheAuth, host: HostPath) -> Response[bytes]:
+@delete("/api/v1/hosts/{host:str}", opt=access("admin"), status_code=200)
+async def remove_host(
+    request: HubRequest, host_admin: TheHostAdmin, auth: TheAuth, host: HostPath
+) -> Response[RemovedHost]:
     """Stop watching a host that was added here, and forget it. One that still reports by itself with the token of all
     agents comes back with its next report."""
     removed = await host_admin.remove(host)
@@ -366,15 +351,10 @@ async def remove_host(request: HubRequest, host_admin: TheHostAdmin, auth: TheAu
         await auth.audit.record(caller_of(request), "remove host", host, outcome="refused", details="no such host")
         raise NotFoundException(explain_missing(host))
     await auth.audit.record(caller_of(request), "remove host", host)
-    return Response(msgspec.json.encode(RemovedHost(removed)), media_type="application/json", headers=NOT_KEPT)
+    return Response(RemovedHost(removed), headers=NOT_KEPT)
 
 
-@delete(
-    "/api/v1/hosts",
-    opt=access("admin"),
-    status_code=200,
-    responses=documented(RemovedHosts, "The hosts that were removed, or would be"),
-)
+@delete("/api/v1/hosts", opt=access("admin"), status_code=200)
 async def remove_hosts(
     request: HubRequest,
     *,
@@ -406,11 +386,7 @@ def explain_missing(host: str) -> str:
 MAX_GPUS = 256
 
 
-@get(
-    "/api/v1/hosts/{host:str}/health",
-    opt=access("read"),
-    responses=documented(HostHealth, "The verdict, with the reasons"),
-)
+@get("/api/v1/hosts/{host:str}/health", opt=access("read"))
 async def read_host_health(
     request: HubRequest,
     hub: TheHub,
@@ -422,7 +398,7 @@ async def read_host_health(
             max_items=MAX_GPUS, description="Only these GPUs, by number or UUID; may be given several times"
         ),
     ] = None,
-) -> Response[bytes]:
+) -> Response[HostHealth]:
     """Whether jobs may start on a host's GPUs: `ok`, `drain` or `unknown`, with the reasons. For prologs."""
     fleet = hub.fleet
     found = fleet.find(host)
@@ -435,4 +411,4 @@ async def read_host_health(
     firing |= {record.id: record.show() for record in alerts.engine.firing_of(found.id)}
     wanted = [name[:128] for name in gpu or ()]
     verdict = judge_host(view, firing.values(), wanted, clock.wall())
-    return await answer_json(request, msgspec.json.encode(verdict))
+    return await answer_json(request, verdict)

@@ -10,7 +10,7 @@ from litestar.params import JSONBody, PathParameter
 from msgspec import Meta, Struct, field
 
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documented, respond
+from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, respond
 from gpudeck.api.history import TheHistory
 from gpudeck.api.login import AuthRequest, TheAuth, TheJobs
 from gpudeck.api.parameters import Length, Time, read_length, read_time
@@ -58,15 +58,7 @@ async def read_idle_policy(services: TheServices) -> IdlePolicyState:
     return _policy(services).show()
 
 
-@get(
-    "/api/v1/idle-policy/dry-run",
-    opt=access("read"),
-    responses=documented(
-        PolicyReport,
-        "What would have happened, by user, and the newest steps",
-        {400: "A question that has no answer", 404: "The hub keeps no history"},
-    ),
-)
+@get("/api/v1/idle-policy/dry-run", opt=access("read"))
 async def dry_run_idle_policy(
     *,
     request: HubRequest,
@@ -75,7 +67,7 @@ async def dry_run_idle_policy(
     services: TheServices,
     start: Time = "-30d",
     end: Time = "now",
-) -> Response[bytes]:
+) -> Response[PolicyReport]:
     """What the rules as they are now would have done in the past, to whom, and what it would have saved. Nothing is
     sent. Without a range, the last 30 days."""
     policy = _policy(services)
@@ -132,16 +124,7 @@ async def list_keeps(services: TheServices) -> KeepList:
     return KeepList(policy.keeps.open_at(now))
 
 
-@post(
-    "/api/v1/keeps",
-    opt=access("user"),
-    responses=documented(
-        Keep,
-        "The keep; one of the same GPU before it has ended",
-        {400: "Too long", 403: "The GPU is not yours", 404: "No such host or GPU", 409: "You keep too many GPUs"},
-        status=201,
-    ),
-)
+@post("/api/v1/keeps", opt=access("user"))
 async def keep_gpu(request: AuthRequest, data: JSONBody[NewKeep], auth: TheAuth, services: TheServices) -> Keep:
     """Keep an idle GPU that you use: the idle policy does nothing to it for that time. Admins can keep any."""
     policy, caller, now = _policy(services), caller_of(request), clock.wall()
@@ -168,12 +151,7 @@ async def keep_gpu(request: AuthRequest, data: JSONBody[NewKeep], auth: TheAuth,
     return await policy.keeps.add(draft, now, None if is_admin else policy.settings.most_keeps, entry)
 
 
-@delete(
-    "/api/v1/keeps/{number:int}",
-    status_code=200,
-    opt=access("user"),
-    responses=documented(Keep, "The keep as it was", {403: "It is not yours", 404: "No such keep"}),
-)
+@delete("/api/v1/keeps/{number:int}", status_code=200, opt=access("user"))
 async def end_keep(request: AuthRequest, number: _Number, auth: TheAuth, services: TheServices) -> Keep:
     """End a keep now: yours, or as an admin any."""
     policy, caller, now = _policy(services), caller_of(request), clock.wall()

@@ -12,7 +12,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
 from gpudeck.api.access import ThePolicy, access, caller_of
-from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, documented
+from gpudeck.api.answers import HubRequest, RequestRefused, answer_json
 from gpudeck.api.history import TheHistory
 from gpudeck.api.login import TheAuth, TheJobs
 from gpudeck.api.parameters import TIME, TIME_SCHEMA, AtMost, GpuUuid, HostName, MaybeTime, OnlyName, read_time
@@ -28,11 +28,7 @@ from gpudeck.schedulers.job_report import add_stretches
 from gpudeck.schedulers.job_store import JobQuery, import_jobs
 
 
-@get(
-    "/api/v1/jobs",
-    opt=access("read"),
-    responses=documented(JobList, "The newest first; empty where no scheduler is read"),
-)
+@get("/api/v1/jobs", opt=access("read"))
 async def list_jobs(
     *,
     request: HubRequest,
@@ -56,7 +52,7 @@ async def list_jobs(
         float | None, QueryParameter(description="Only jobs that started before: `next` of a page")
     ] = None,
     limit: AtMost = 100,
-) -> Response[bytes]:
+) -> Response[JobList]:
     """Jobs that had GPUs of this fleet, with what of them was used."""
     now = clock.wall()
     ask = JobQuery(
@@ -71,16 +67,10 @@ async def list_jobs(
         limit=limit,
     )
     found = await jobs.search(ask, now)
-    return await answer_json(
-        request, msgspec.json.encode(JobList(found, found[-1].start if len(found) == limit else None))
-    )
+    return await answer_json(request, JobList(found, found[-1].start if len(found) == limit else None))
 
 
-@get(
-    ["/api/v1/jobs/{job:str}", "/api/v1/jobs/{namespace:str}/{job:str}"],
-    opt=access("read"),
-    responses=documented(JobReports, "The starts of the job, the newest first"),
-)
+@get(["/api/v1/jobs/{job:str}", "/api/v1/jobs/{namespace:str}/{job:str}"], opt=access("read"))
 async def read_job(
     *,
     request: HubRequest,
@@ -91,7 +81,7 @@ async def read_job(
     job: Annotated[str, PathParameter(description="4711, 4711_3, SLURM_JOB_ID of a task, or the name of a pod")],
     namespace: Annotated[str | None, PathParameter(description="The namespace of a pod")] = None,
     scheduler: OnlyName = None,
-) -> Response[bytes]:
+) -> Response[JobReports]:
     """The report of a job, while it runs and afterwards: allocation, usage of each GPU, idle stretches, energy, cost,
     and a verdict. The id of an array has the reports of its tasks."""
     now, name = clock.wall(), job if namespace is None else f"{namespace}/{job}"
@@ -104,7 +94,7 @@ async def read_job(
     with contextlib.suppress(HistoryRefused, Temporary):
         await history.ask(lambda store: add_stretches(found.jobs[0], store, percent, now))
     await judge_jobs(history, events, found.jobs)
-    return await answer_json(request, msgspec.json.encode(found))
+    return await answer_json(request, found)
 
 
 class NewJobs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -114,12 +104,7 @@ class NewJobs(Struct, frozen=True, forbid_unknown_fields=True):
     jobs: Annotated[list[ImportedJob], Meta(max_length=MAX_IMPORTED)]
 
 
-@post(
-    "/api/v1/jobs/import",
-    status_code=200,
-    opt=access("admin"),
-    responses=documented(JobImport, "What was imported, and what was not"),
-)
+@post("/api/v1/jobs/import", status_code=200, opt=access("admin"))
 async def add_jobs(request: HubRequest, jobs: TheJobs, auth: TheAuth, data: JSONBody[NewJobs]) -> JobImport:
     """Add jobs that have ended, as another monitor has measured them. Those whose GPUs are known here stay."""
     done = await import_jobs(jobs.service.store, data.scheduler, data.jobs, clock.wall())
@@ -134,11 +119,7 @@ async def add_jobs(request: HubRequest, jobs: TheJobs, auth: TheAuth, data: JSON
 _LARGEST = 2**63 - 1
 
 
-@get(
-    "/api/v1/runs",
-    opt=access("read"),
-    responses=documented(Runs, "The newest first; `next` is the `before` of the next page"),
-)
+@get("/api/v1/runs", opt=access("read"))
 async def list_runs(
     *,
     request: HubRequest,
@@ -154,7 +135,7 @@ async def list_runs(
     limit: AtMost = 100,
     before: Annotated[int | None, QueryParameter(ge=1, le=_LARGEST, description="Only runs older than this id")] = None,
     verdict: Annotated[bool, QueryParameter(description="Also the verdict on each run: takes longer")] = False,
-) -> Response[bytes]:
+) -> Response[Runs]:
     """Programs that were on a GPU at some time from `start` until `end`."""
     moment = history.now()
     first = None if start is None else read_time("start", start, moment)
@@ -167,24 +148,20 @@ async def list_runs(
     return await answer_json(request, await asyncio.to_thread(_encode_page, found, visibility))
 
 
-@get(
-    "/api/v1/runs/{run:int}",
-    opt=access("read"),
-    responses=documented(Run, "The run"),
-)
+@get("/api/v1/runs/{run:int}", opt=access("read"))
 async def read_run(
     request: HubRequest,
     history: TheHistory,
     events: NamedDependency[EventLog],
     policy: ThePolicy,
     run: Annotated[int, PathParameter(description="A run's id")],
-) -> Response[bytes]:
+) -> Response[Run]:
     """One program from its start to its end, with what it used and the verdict on it."""
     found = await history.ask(lambda store: store.run(run) if 0 < run <= _LARGEST else None)
     if found is None:
         raise HistoryRefused("unknown_run", f"the history knows no run {run}", "/api/v1/runs lists them.")
     (judged,) = await judge_runs(history, events, [found])
-    return await answer_json(request, msgspec.json.encode(_as_seen(judged, policy.visibility(caller_of(request)))))
+    return await answer_json(request, _as_seen(judged, policy.visibility(caller_of(request))))
 
 
 def _encode_page(runs: Runs, visibility: Visibility) -> bytes:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from sqlalchemy import Executable
 
 from gpudeck.api.access import Policy, access, caller_of, cookie_name, make_cookie, policy_of, read_cookie
-from gpudeck.api.answers import RequestRefused, documented
+from gpudeck.api.answers import RequestRefused
 from gpudeck.auth.accounts import Account, hash_secret
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller, Kind, Role
@@ -143,16 +143,7 @@ async def describe_visitor(request: AuthRequest, auth: Auth, jobs: JobReporter) 
     return me, [] if note is None else [write_note(request, "")]
 
 
-@post(
-    "/api/v1/login",
-    status_code=200,
-    opt=access("open"),
-    responses=documented(
-        Me,
-        "Logged in: the answer sets the session's cookie",
-        {401: "The name and the password do not fit", 429: "Too many tries: see Retry-After"},
-    ),
-)
+@post("/api/v1/login", status_code=200, opt=access("open"))
 async def log_in(request: AuthRequest, data: JSONBody[Credentials], auth: TheAuth, jobs: TheJobs) -> Response[Me]:
     """Log in with a name and a password."""
     try:
@@ -202,12 +193,7 @@ async def list_sessions(request: AuthRequest, auth: TheAuth) -> SessionList:
     return _show_sessions(request, await auth.sessions.list(_account_of(request)))
 
 
-@delete(
-    "/api/v1/me/sessions/{session_id:str}",
-    status_code=200,
-    opt=access("self"),
-    responses=documented(Done, "That browser is logged out", {404: "You have no such session"}),
-)
+@delete("/api/v1/me/sessions/{session_id:str}", status_code=200, opt=access("self"))
 async def end_own_session(request: AuthRequest, session_id: SessionId, auth: TheAuth) -> Done:
     """End one of your sessions."""
     return await _end_session(request, auth, session_id, _account_of(request))
@@ -219,12 +205,7 @@ async def list_all_sessions(request: AuthRequest, auth: TheAuth) -> SessionList:
     return _show_sessions(request, await auth.sessions.list())
 
 
-@delete(
-    "/api/v1/sessions/{session_id:str}",
-    status_code=200,
-    opt=access("admin"),
-    responses=documented(Done, "That browser is logged out", {404: "There is no such session"}),
-)
+@delete("/api/v1/sessions/{session_id:str}", status_code=200, opt=access("admin"))
 async def end_session(request: AuthRequest, session_id: SessionId, auth: TheAuth) -> Done:
     """End a session of any account."""
     return await _end_session(request, auth, session_id, None)
@@ -281,16 +262,7 @@ def _account_of(request: AuthRequest) -> int:
     return account_id
 
 
-@post(
-    "/api/v1/me/password",
-    status_code=200,
-    opt=access("self"),
-    responses=documented(
-        Me,
-        "Changed; all other sessions have ended",
-        {400: "The new password will not do", 401: "The old password is another one"},
-    ),
-)
+@post("/api/v1/me/password", status_code=200, opt=access("self"))
 async def change_password(
     request: AuthRequest, data: JSONBody[NewPassword], auth: TheAuth, jobs: TheJobs
 ) -> Response[Me]:
@@ -303,17 +275,7 @@ async def change_password(
     return _enter(request, auth, jobs, account, secret)
 
 
-@post(
-    "/api/v1/first-admin",
-    status_code=201,
-    opt=access("open"),
-    responses=documented(
-        Me,
-        "Made, and logged in",
-        {400: "The name or the password will not do", 403: "The link has been used, or has ended"},
-        status=201,
-    ),
-)
+@post("/api/v1/first-admin", status_code=201, opt=access("open"))
 async def make_first_admin(
     request: AuthRequest, data: JSONBody[FirstAccount], auth: TheAuth, jobs: TheJobs
 ) -> Response[Me]:

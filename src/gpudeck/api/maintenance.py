@@ -10,7 +10,6 @@ from litestar.params import JSONBody, PathParameter
 from msgspec import Meta, Struct, field
 
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import documented
 from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.api.parameters import HostPath, Length, Moment, read_length, read_moment
 from gpudeck.api.reservations import show_reservation
@@ -30,7 +29,6 @@ from gpudeck.model.view import HostNote
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.store import ReservationQuery
 
-_REFUSED = {409: "Two hosts have that name, or too many"}
 _Number = Annotated[int, PathParameter(ge=1, le=2**63 - 1, description="Its id")]
 
 TheWindows = NamedDependency[MaintenanceWindows]
@@ -54,11 +52,7 @@ async def list_maintenance(maintenance: TheWindows) -> MaintenanceList:
     return maintenance.show_all()
 
 
-@post(
-    "/api/v1/maintenance",
-    opt=access("admin"),
-    responses=documented(MaintenanceChange, "The window, and the reservations within it", _REFUSED, status=201),
-)
+@post("/api/v1/maintenance", opt=access("admin"))
 async def plan_maintenance(
     request: AuthRequest,
     data: JSONBody[NewMaintenance],
@@ -80,12 +74,7 @@ async def plan_maintenance(
     return MaintenanceChange(maintenance.show(made), await _find_conflicts(made, maintenance, services.reservations))
 
 
-@delete(
-    "/api/v1/maintenance/{number:int}",
-    status_code=200,
-    opt=access("admin"),
-    responses=documented(ShownMaintenance, "The window as it was"),
-)
+@delete("/api/v1/maintenance/{number:int}", status_code=200, opt=access("admin"))
 async def end_maintenance(
     request: AuthRequest, number: _Number, auth: TheAuth, maintenance: TheWindows, services: TheServices
 ) -> ShownMaintenance:
@@ -114,12 +103,7 @@ class NoteAnswer(Struct, frozen=True):
     note: HostNote | None
 
 
-@put(
-    "/api/v1/hosts/{host:str}/note",
-    status_code=200,
-    opt=access("admin"),
-    responses=documented(NoteAnswer, "The note as it is now"),
-)
+@put("/api/v1/hosts/{host:str}/note", status_code=200, opt=access("admin"))
 async def write_note(
     *,
     request: AuthRequest,

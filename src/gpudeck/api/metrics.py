@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from litestar import get
+from litestar import Response, get
 from litestar.di import NamedDependency
-from litestar.response import Stream
 
 from gpudeck import __version__
 from gpudeck.alerts.notifiers.outbox import MessageOutbox
@@ -328,7 +327,7 @@ def _join(lines: Iterable[str]) -> bytes:
 
 
 @get("/metrics", opt=access("read"), media_type="text/plain")
-async def read_metrics(metrics: NamedDependency[MetricsPage], request: HubRequest) -> Stream:
+async def read_metrics(metrics: NamedDependency[MetricsPage], request: HubRequest) -> Response[bytes]:
     """The fleet and the hub itself for Prometheus, in OpenMetrics for those who ask for it."""
     is_openmetrics = wants_openmetrics(request.headers.get("accept", ""))
     headers = {"Content-Type": OPENMETRICS_TYPE if is_openmetrics else CONTENT_TYPE, "Vary": "Accept, Accept-Encoding"}

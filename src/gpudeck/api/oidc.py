@@ -14,7 +14,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
 from gpudeck.api.access import access, caller_of, cookie_name, make_cookie, read_cookie
-from gpudeck.api.answers import RequestRefused, documented
+from gpudeck.api.answers import RequestRefused
 from gpudeck.api.login import AuthRequest, Done, TheAuth, client_of, is_secure, prefix_of, write_note
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.oidc_logins import BEGUN_SECONDS, OidcLogins, check_place
@@ -83,12 +83,7 @@ async def finish_login(request: AuthRequest, name: _Provider, auth: TheAuth) -> 
     return _back(request, logins, finished.place, "", finished.secret)
 
 
-@post(
-    "/api/v1/login/oidc/{name:str}/logout",
-    status_code=200,
-    opt=access("open"),
-    responses=documented(Done, "The sessions have ended", {400: "A logout token that does not count"}),
-)
+@post("/api/v1/login/oidc/{name:str}/logout", status_code=200, opt=access("open"))
 async def log_out_by_provider(request: AuthRequest, name: _Provider, auth: TheAuth) -> Response[Done]:
     """Back-channel logout: the provider ends sessions, with a signed logout token in a form."""
     logins, body = _find(auth, name), await request.body()
@@ -100,11 +95,7 @@ async def log_out_by_provider(request: AuthRequest, name: _Provider, auth: TheAu
     return Response(Done(), headers={"Cache-Control": "no-store"})
 
 
-@post(
-    "/api/v1/login/trials",
-    opt=access("admin"),
-    responses=documented(Trial, "Open its url in a browser to log in", {404: "No such provider"}, status=201),
-)
+@post("/api/v1/login/trials", opt=access("admin"))
 async def try_login(request: AuthRequest, data: JSONBody[NewTrial], auth: TheAuth) -> Trial:
     """Try a login: it shows what the provider sends and what becomes of it, and logs nobody in."""
     await auth.audit.record(caller_of(request), "try login", data.provider)
@@ -124,11 +115,7 @@ async def list_trials(auth: TheAuth) -> TrialList:
     return TrialList(await auth.trials.list())
 
 
-@get(
-    "/api/v1/login/trials/{trial_id:str}",
-    opt=access("admin"),
-    responses=documented(Trial, "The login that was tried", {404: "No such trial, or an old one"}),
-)
+@get("/api/v1/login/trials/{trial_id:str}", opt=access("admin"))
 async def read_trial(
     trial_id: Annotated[str, PathParameter(description="The trial's id", max_length=64)], auth: TheAuth
 ) -> Trial:

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from gpudeck.alerts.watches import LONGEST, USUAL, TooManyWatches, Watches
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import RequestRefused, documented
+from gpudeck.api.answers import RequestRefused
 from gpudeck.api.login import AuthRequest, Done, TheAuth
 from gpudeck.api.services import ApiServices, TheServices
 from gpudeck.auth.auth import Auth
@@ -41,16 +41,7 @@ async def list_queue(queue: TheQueue) -> QueueList:
     return QueueList(queue.list(), queue.claimed)
 
 
-@post(
-    "/api/v1/queue",
-    opt=access("user"),
-    responses=documented(
-        QueuePosition,
-        "The position in the queue; `granted` once GPUs are granted",
-        {409: "Too many wait already"},
-        status=201,
-    ),
-)
+@post("/api/v1/queue", opt=access("user"))
 async def join_queue(request: AuthRequest, data: JSONBody[NewRequest], auth: TheAuth, queue: TheQueue) -> QueuePosition:
     """Queue for GPUs. Ask for the request from time to time: it is removed when its client does not."""
     caller = caller_of(request)
@@ -63,11 +54,7 @@ async def join_queue(request: AuthRequest, data: JSONBody[NewRequest], auth: The
     return place
 
 
-@get(
-    "/api/v1/queue/{number:int}",
-    opt=access("user"),
-    responses=documented(QueuePosition, "The position in the queue"),
-)
+@get("/api/v1/queue/{number:int}", opt=access("user"))
 async def read_queue_position(
     request: AuthRequest,
     number: _Number,
@@ -86,12 +73,7 @@ async def read_queue_position(
     return place
 
 
-@delete(
-    "/api/v1/queue/{number:int}",
-    status_code=200,
-    opt=access("user"),
-    responses=documented(Done, "The place, or what was granted, is given up"),
-)
+@delete("/api/v1/queue/{number:int}", status_code=200, opt=access("user"))
 async def leave_queue(request: AuthRequest, number: _Number, auth: TheAuth, queue: TheQueue) -> Done:
     """Leave the line, or give back what was granted."""
     _check_owner(caller_of(request), number, queue)
@@ -148,11 +130,7 @@ async def list_watches(
     return WatchList([_show(one, services) for one in watches.list_of() if sees_all or _is_of(one, caller)])
 
 
-@post(
-    "/api/v1/watches",
-    opt=access("user"),
-    responses=documented(WatchView, "You get one notification", {409: "Too many watches"}, status=201),
-)
+@post("/api/v1/watches", opt=access("user"))
 async def add_watch(
     request: AuthRequest, data: JSONBody[NewWatch], auth: TheAuth, watches: TheWatches, services: TheServices
 ) -> WatchView:
@@ -169,12 +147,7 @@ async def add_watch(
     return _show(made, services)
 
 
-@delete(
-    "/api/v1/watches/{number:int}",
-    status_code=200,
-    opt=access("user"),
-    responses=documented(Done, "The watch is removed"),
-)
+@delete("/api/v1/watches/{number:int}", status_code=200, opt=access("user"))
 async def remove_watch(
     request: AuthRequest,
     number: Annotated[int, PathParameter(description="The watch's number", ge=1, le=2**53)],

@@ -25,7 +25,7 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import asdict, replace
 
 from gpudeck.api.access import UNKNOWN_TOKEN, ThePolicy, access, caller_of
-from gpudeck.api.answers import HubRequest, answer_json, documented
+from gpudeck.api.answers import HubRequest, answer_json
 from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.api.parameters import (
     GpuUuid,
@@ -315,23 +315,16 @@ class NextFree(Struct, frozen=True):
     time: float
 
 
-_REFUSED: dict[int, str | ResponseSpec] = {
-    400: "What cannot be: its code says why, a limit its name",
-    404: "No such GPU, or no such reservation",
+_CONFLICT = {
     409: ResponseSpec(
         RefusedReservation,
         description="Others have reserved them, the reservation was changed meanwhile, or it is a scheduler's",
         generate_examples=False,
-    ),
+    )
 }
-_MISSING = {404: "No such reservation"}
 
 
-@get(
-    "/api/v1/reservations",
-    opt=access("read"),
-    responses=documented(ReservationList, "Those that count at any time of the range, by their start"),
-)
+@get("/api/v1/reservations", opt=access("read"))
 async def list_reservations(
     *,
     request: HubRequest,
@@ -342,8 +335,8 @@ async def list_reservations(
     gpu: GpuUuid = None,
     user: OnlyName = None,
     limit: Annotated[int, QueryParameter(ge=1, le=MAX_LISTED, description="At most so many")] = MAX_LISTED,
-) -> Response[bytes]:
-    """Who has which GPUs when. Without a range, from now on."""
+) -> Response[ReservationList]:
+    """Who has which GPUs when, by their start. Without a range, from now on."""
     now = reservations.now()
     ask = ReservationQuery(
         start=now if start is None else read_time("start", start, now),
@@ -354,14 +347,10 @@ async def list_reservations(
         limit=limit,
     )
     found = reservations.show_all(await reservations.calendar.search(ask))
-    return await answer_json(request, msgspec.json.encode(ReservationList(found, now, len(found) == limit)))
+    return await answer_json(request, ReservationList(found, now, len(found) == limit))
 
 
-@post(
-    "/api/v1/reservations",
-    opt=access("reserve"),
-    responses=documented(ShownReservation, "The new reservation", _REFUSED, status=201),
-)
+@post("/api/v1/reservations", opt=access("reserve"), responses=_CONFLICT)
 async def reserve_gpus(
     request: AuthRequest, data: JSONBody[NewReservation], reservations: TheReservations
 ) -> ShownReservation:
@@ -371,12 +360,7 @@ async def reserve_gpus(
     return await reservations.reserve(_read_draft(data, reservations.now()), caller, user)
 
 
-@post(
-    "/api/v1/reservations/preview",
-    status_code=200,
-    opt=access("reserve"),
-    responses=documented(ReservationPreview, "What would be reserved", _REFUSED),
-)
+@post("/api/v1/reservations/preview", status_code=200, opt=access("reserve"), responses=_CONFLICT)
 async def preview_reservation(
     request: AuthRequest, data: JSONBody[NewReservation], reservations: TheReservations
 ) -> ReservationPreview:
@@ -389,21 +373,13 @@ async def preview_reservation(
     return await reservations.preview(_read_draft(data, reservations.now()), caller, user)
 
 
-@get(
-    "/api/v1/reservations/{number:int}",
-    opt=access("read"),
-    responses=documented(ShownReservation, "The reservation, also one that is over", _MISSING),
-)
+@get("/api/v1/reservations/{number:int}", opt=access("read"))
 async def read_reservation(number: _Number, reservations: TheReservations) -> ShownReservation:
-    """One reservation."""
+    """One reservation, also one that is over."""
     return await reservations.find(number)
 
 
-@patch(
-    "/api/v1/reservations/{number:int}",
-    opt=access("reserve"),
-    responses=documented(ShownReservation, "The reservation as it is now", _REFUSED),
-)
+@patch("/api/v1/reservations/{number:int}", opt=access("reserve"), responses=_CONFLICT)
 async def change_reservation(
     request: AuthRequest, number: _Number, data: JSONBody[ReservationChange], reservations: TheReservations
 ) -> ShownReservation:
@@ -423,30 +399,13 @@ async def change_reservation(
     return await reservations.change(number, change, caller)
 
 
-@delete(
-    "/api/v1/reservations/{number:int}",
-    status_code=200,
-    opt=access("reserve"),
-    responses=documented(
-        ShownReservation,
-        "What is left of it: its past, where it had begun",
-        {409: "It is over, or a scheduler's", **_MISSING},
-    ),
-)
+@delete("/api/v1/reservations/{number:int}", status_code=200, opt=access("reserve"))
 async def release_reservation(request: AuthRequest, number: _Number, reservations: TheReservations) -> ShownReservation:
     """Give it back. One that has begun ends now, and its past stays. Nobody's process is ended."""
     return await reservations.release(number, _find_asker(request, reservations))
 
 
-@get(
-    "/api/v1/reservations/next",
-    opt=access("read"),
-    responses=documented(
-        NextFree,
-        "The first time at which that is free",
-        {404: "The fleet does not have that many matching GPUs"},
-    ),
-)
+@get("/api/v1/reservations/next", opt=access("read"))
 async def find_next_free(
     *,
     request: HubRequest,

@@ -8,6 +8,7 @@ their fields from `Gpu`, `Host` and the catalog: a new one needs no line here.
 
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from http import HTTPStatus
 from inspect import cleandoc
 from typing import Any, get_args, get_type_hints
 
@@ -207,6 +208,7 @@ _EVERYWHERE = {
     "500": "Internal error: see the hub's log",
     "503": "Temporarily unavailable: see Retry-After",
 }
+_CONFLICT = {"409": "Not possible in the present state: the error's `code` says why"}
 _SHEET = {"text/csv": {"schema": {"type": "string"}}}
 """What routes with a parameter `format` answer too."""
 _REF = "#/components/schemas/{name}"
@@ -513,18 +515,22 @@ def _complete(path: str, operations: dict[str, Any], levels: dict[tuple[str, str
     """A path's operations with what every route may answer, with our shape of errors in place of the framework's, and
     with who may call them."""
     return {
-        method: operation | {"responses": _answers(operation), "security": _SECURITY[levels[path, method]]}
+        method: operation | {"responses": _answers(method, operation), "security": _SECURITY[levels[path, method]]}
         for method, operation in operations.items()
     }
 
 
-def _answers(operation: dict[str, Any]) -> dict[str, Any]:
+def _answers(method: str, operation: dict[str, Any]) -> dict[str, Any]:
     told: dict[str, Any] = dict(operation["responses"])
     if "ErrorBody" not in str(told.get("400")):
         told.pop("400", None)
     if any(parameter["name"] == "format" for parameter in operation.get("parameters", ())):
         told["200"] = told["200"] | {"content": told["200"]["content"] | _SHEET | _parquet(operation)}
-    return {status: _error(why) for status, why in _EVERYWHERE.items()} | told
+    for status, phrase in (("200", "OK"), ("201", "Created")):
+        if status in told and told[status]["description"] == HTTPStatus(int(status)).description:
+            told[status] |= {"description": phrase}
+    general = _EVERYWHERE if method == "get" else _EVERYWHERE | _CONFLICT
+    return {status: _error(why) for status, why in general.items()} | told
 
 
 def _parquet(operation: dict[str, Any]) -> dict[str, Any]:

@@ -2,13 +2,12 @@
 
 from typing import Annotated
 
-import msgspec
 from litestar import Response, get
 from litestar.params import QueryParameter
 from msgspec.structs import replace
 
 from gpudeck.api.access import access
-from gpudeck.api.answers import HubRequest, documented
+from gpudeck.api.answers import HubRequest
 from gpudeck.api.history import HistoryQueries, TheHistory, answer_past
 from gpudeck.api.login import TheJobs
 from gpudeck.api.parameters import HostName, JobLabel, OnlyName, Zone, ZonedTime, read_time
@@ -21,15 +20,7 @@ from gpudeck.model.usage import Usage, UsageBy, Waste
 from gpudeck.schedulers.job_report import JOB_NAMES, JobReporter
 
 
-@get(
-    "/api/v1/waste",
-    opt=access("read"),
-    responses=documented(
-        Waste,
-        "A row a user, group, host or model, or a name of jobs, and how much was observed",
-        {400: "A question that has no answer: its code says why", 404: "No such host, or the hub keeps no history"},
-    ),
-)
+@get("/api/v1/waste", opt=access("read"))
 async def read_waste(
     *,
     request: HubRequest,
@@ -45,7 +36,7 @@ async def read_waste(
     model: OnlyName = None,
     group: OnlyName = None,
     zone: Zone = "UTC",
-) -> Response[bytes]:
+) -> Response[Waste]:
     """GPU-hours that were idle, allocated and not used, or on a larger GPU than needed, their cost, the same hours in
     the period before, and what could have been released after an hour. Without a range, the last 30 days."""
     history.check_kept()
@@ -53,7 +44,7 @@ async def read_waste(
     moments = read_time("start", start, now, where), read_time("end", end, now, where)
     query = UsageQuery(by, *moments, user, host, model, group, zone=zone, label=label)
     *_, found = await ask_waste(history, jobs, services.hub.fleet, query, before_of(query.start, query.end))
-    return await answer_past(request, msgspec.json.encode(found), is_over=query.end <= now)
+    return await answer_past(request, found, is_over=query.end <= now)
 
 
 async def ask_waste(

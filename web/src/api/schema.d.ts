@@ -80,8 +80,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What is wrong now
-         * @description What is wrong now. With `state=resolved`, what was.
+         * What is wrong now, the worst first
+         * @description What is wrong now, the worst first. With `state=resolved`, what was.
          */
         get: operations["listAlerts"];
         put?: never;
@@ -164,6 +164,7 @@ export interface paths {
         /**
          * Acknowledge an alert
          * @description Acknowledge an alert: no more notifications are sent. It is resolved when its cause ends.
+         *     One that another account has acknowledged stays theirs.
          */
         post: operations["acknowledgeAlert"];
         delete?: never;
@@ -243,7 +244,8 @@ export interface paths {
         put?: never;
         /**
          * Ask for the token of a login that was begun, until the user has confirmed it
-         * @description Ask for the token of a login that was begun, until the user has confirmed it.
+         * @description Ask for the token of a login that was begun, until the user has confirmed it. Before that `error.code` is
+         *     authorization_pending, slow_down, access_denied or expired_token.
          */
         post: operations["redeemDeviceLogin"];
         delete?: never;
@@ -305,7 +307,7 @@ export interface paths {
         };
         /**
          * Hosts down and up, GPUs lost and found, faults, bad health, and what the hub itself met
-         * @description Hosts down and up, GPUs lost and found, faults, bad health, and what the hub itself met.
+         * @description Hosts down and up, GPUs lost and found, faults, bad health, and what the hub itself met: the newest first.
          */
         get: operations["listEvents"];
         put?: never;
@@ -1302,7 +1304,7 @@ export interface paths {
         };
         /**
          * The flakiest GPUs or hosts
-         * @description The flakiest GPUs or hosts: faults, lost time and throttling, counted from events and alerts.
+         * @description The flakiest GPUs or hosts: faults, lost time and throttling, counted from events and alerts. The worst first.
          */
         get: operations["readReliability"];
         put?: never;
@@ -1341,8 +1343,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Who has which GPUs when
-         * @description Who has which GPUs when. Without a range, from now on.
+         * Who has which GPUs when, by their start
+         * @description Who has which GPUs when, by their start. Without a range, from now on.
          */
         get: operations["listReservations"];
         put?: never;
@@ -1429,8 +1431,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * One reservation
-         * @description One reservation.
+         * One reservation, also one that is over
+         * @description One reservation, also one that is over.
          */
         get: operations["readReservation"];
         put?: never;
@@ -6977,7 +6979,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7060,7 +7062,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7147,7 +7149,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The new account */
+            /** @description Created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -7156,7 +7158,7 @@ export interface operations {
                     "application/json": components["schemas"]["Account"];
                 };
             };
-            /** @description A name or a password that will not do, or a name that is taken */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7185,6 +7187,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7233,7 +7244,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The account is gone, with its sessions and tokens */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7242,7 +7253,7 @@ export interface operations {
                     "application/json": components["schemas"]["Done"];
                 };
             };
-            /** @description The last admin cannot go */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7269,8 +7280,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such account */
+            /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7323,7 +7343,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The account as it is now */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7332,7 +7352,7 @@ export interface operations {
                     "application/json": components["schemas"]["Account"];
                 };
             };
-            /** @description A change that will not do, such as taking away the last admin */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -7359,8 +7379,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such account */
+            /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7417,7 +7446,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The worst first */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7504,7 +7533,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description What became of each of them */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7542,6 +7571,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7598,7 +7636,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What it would have done */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7685,7 +7723,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Those that need attention again */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7723,6 +7761,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7771,7 +7818,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The alert as it is now; one that another account has acknowledged stays theirs */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7809,6 +7856,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -7858,7 +7914,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Who is asked, and who is not */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7894,7 +7950,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such host or GPU */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -7903,7 +7959,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description The GPU is not idle, or none of its owners can be asked */
+            /** @description Not possible in the present state: the error's `code` says why */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -7912,7 +7968,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Too many questions */
+            /** @description Too many requests: see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -7955,7 +8011,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8042,7 +8098,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Begun */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8051,7 +8107,7 @@ export interface operations {
                     "application/json": components["schemas"]["BegunDeviceLogin"];
                 };
             };
-            /** @description A name that will not do */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8087,7 +8143,16 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Too many logins: see Retry-After */
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -8129,7 +8194,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The new token, with its secret */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8138,7 +8203,102 @@ export interface operations {
                     "application/json": components["schemas"]["PersonalTokenMade"];
                 };
             };
-            /** @description `error.code` is authorization_pending, slow_down, access_denied or expired_token */
+            /** @description The request is invalid */
+            400: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not authenticated: log in, or send a token */
+            401: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not allowed for this role */
+            403: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not found */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
+            429: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Internal error: see the hub's log */
+            500: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Temporarily unavailable: see Retry-After */
+            503: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+        };
+    };
+    readDeviceLogin: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The code that the program shows */
+                user_code: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description OK */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PendingLogin"];
+                };
+            };
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8203,92 +8363,6 @@ export interface operations {
             };
         };
     };
-    readDeviceLogin: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                /** @description The code that the program shows */
-                user_code: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description The program that waits */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["PendingLogin"];
-                };
-            };
-            /** @description The request is invalid */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Not authenticated: log in, or send a token */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Not allowed for this role */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description No login waits under this code */
-            404: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Too many codes tried */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Internal error: see the hub's log */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Temporarily unavailable: see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
     decideDeviceLogin: {
         parameters: {
             query?: never;
@@ -8305,7 +8379,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Decided */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8341,7 +8415,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No login waits under this code */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8350,7 +8424,16 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Too many codes tried */
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -8393,7 +8476,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The digest as HTML and as text */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8429,7 +8512,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description This hub sends no digests, or keeps no history */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8499,7 +8582,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The newest first; `next` is the `before` of the next page */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -8606,7 +8689,7 @@ export interface operations {
                     "text/csv": string;
                 };
             };
-            /** @description A question that has no answer: its code says why */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8633,7 +8716,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such host or GPU, or no history is kept */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8703,7 +8786,7 @@ export interface operations {
                     "text/csv": string;
                 };
             };
-            /** @description A question that has no answer: its code says why */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8730,7 +8813,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such host or GPU, or no history is kept */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8800,7 +8883,7 @@ export interface operations {
                     "text/csv": string;
                 };
             };
-            /** @description A question that has no answer: its code says why */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8827,7 +8910,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such host or GPU, or no history is kept */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8899,7 +8982,7 @@ export interface operations {
                     "text/csv": string;
                 };
             };
-            /** @description A question that has no answer: its code says why */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -8926,7 +9009,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such host or GPU, or no history is kept */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -8977,7 +9060,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Made, and logged in */
+            /** @description Created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -8986,7 +9069,7 @@ export interface operations {
                     "application/json": components["schemas"]["Me"];
                 };
             };
-            /** @description The name or the password will not do */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -9004,7 +9087,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description The link has been used, or has ended */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -9015,6 +9098,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9067,7 +9159,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The whole fleet as of the last second, or as it was recorded at `at` */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9165,7 +9257,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The GPUs that match, by host and index */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9269,7 +9361,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Points of time, mean, smallest and largest value; none where nothing was observed */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9361,7 +9453,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A row a host, a column a step; null where nothing was observed */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9457,7 +9549,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Curves of the fleet, its usage, and a map of its hosts; `until` is when the figures end */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9540,7 +9632,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9630,7 +9722,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The hosts that match, by name */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9717,7 +9809,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The hosts that are watched from now on */
+            /** @description Created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -9762,7 +9854,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A host of that name exists already */
+            /** @description Not possible in the present state: the error's `code` says why */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -9818,7 +9910,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The hosts that were removed, or would be */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9856,6 +9948,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -9904,7 +10005,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The host */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -9990,7 +10091,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The host is gone */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10035,7 +10136,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description A configuration file names that host */
+            /** @description Not possible in the present state: the error's `code` says why */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10088,7 +10189,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The verdict, with the reasons */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10178,7 +10279,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The note as it is now */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10216,6 +10317,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10261,7 +10371,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10349,7 +10459,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What would have happened, by user, and the newest steps */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10358,7 +10468,7 @@ export interface operations {
                     "application/json": components["schemas"]["PolicyReport"];
                 };
             };
-            /** @description A question that has no answer */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -10385,7 +10495,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description The hub keeps no history */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10451,7 +10561,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The newest first; empty where no scheduler is read */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10538,7 +10648,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description What was imported, and what was not */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10576,6 +10686,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -10627,7 +10746,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The starts of the job, the newest first */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10718,7 +10837,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The starts of the job, the newest first */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10801,7 +10920,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -10888,7 +11007,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The keep; one of the same GPU before it has ended */
+            /** @description Created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -10897,7 +11016,7 @@ export interface operations {
                     "application/json": components["schemas"]["Keep"];
                 };
             };
-            /** @description Too long */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -10915,7 +11034,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description The GPU is not yours */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -10924,7 +11043,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such host or GPU */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -10933,7 +11052,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description You keep too many GPUs */
+            /** @description Not possible in the present state: the error's `code` says why */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -10983,7 +11102,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The keep as it was */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -11010,7 +11129,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description It is not yours */
+            /** @description Not allowed for this role */
             403: {
                 headers: {
                     [name: string]: unknown;
@@ -11019,8 +11138,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such keep */
+            /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11070,7 +11198,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Logged in: the answer sets the session's cookie */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -11088,7 +11216,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description The name and the password do not fit */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -11115,7 +11243,16 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Too many tries: see Retry-After */
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Too many requests: see Retry-After */
             429: {
                 headers: {
                     [name: string]: unknown;
@@ -11329,7 +11466,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The sessions have ended */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -11338,7 +11475,7 @@ export interface operations {
                     "application/json": components["schemas"]["Done"];
                 };
             };
-            /** @description A logout token that does not count */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -11367,6 +11504,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11412,7 +11558,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -11499,7 +11645,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Open its url in a browser to log in */
+            /** @description Created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -11535,8 +11681,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such provider */
+            /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11585,7 +11740,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The login that was tried */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -11621,7 +11776,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such trial, or an old one */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -11671,7 +11826,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -11709,6 +11864,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11754,7 +11918,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -11792,6 +11956,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -11837,7 +12010,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -11924,7 +12097,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The window, and the reservations within it */
+            /** @description Created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -11969,7 +12142,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Two hosts have that name, or too many */
+            /** @description Not possible in the present state: the error's `code` says why */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -12019,7 +12192,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The window as it was */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12057,6 +12230,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12102,7 +12284,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12185,7 +12367,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12272,7 +12454,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12310,6 +12492,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12359,7 +12550,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Changed; all other sessions have ended */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12368,7 +12559,7 @@ export interface operations {
                     "application/json": components["schemas"]["Me"];
                 };
             };
-            /** @description The new password will not do */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -12377,7 +12568,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description The old password is another one */
+            /** @description Not authenticated: log in, or send a token */
             401: {
                 headers: {
                     [name: string]: unknown;
@@ -12397,6 +12588,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12442,7 +12642,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12528,7 +12728,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description That browser is logged out */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12564,8 +12764,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description You have no such session */
+            /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12615,7 +12824,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The new token, with its secret */
+            /** @description Created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -12624,7 +12833,7 @@ export interface operations {
                     "application/json": components["schemas"]["PersonalTokenMade"];
                 };
             };
-            /** @description A name that will not do */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -12653,6 +12862,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12698,7 +12916,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It is worth nothing from now on */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12734,8 +12952,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description The request was not made with a token */
+            /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12781,7 +13008,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12867,7 +13094,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It is worth nothing from now on */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -12903,8 +13130,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description You have no such token */
+            /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -12950,7 +13186,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -13037,7 +13273,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -13075,6 +13311,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13120,7 +13365,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -13207,7 +13452,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The new mute */
+            /** @description Created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -13252,7 +13497,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There are too many already */
+            /** @description Not possible in the present state: the error's `code` says why */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13302,7 +13547,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The mute that was ended */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -13340,6 +13585,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13385,7 +13639,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -13472,7 +13726,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The position in the queue; `granted` once GPUs are granted */
+            /** @description Created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -13517,7 +13771,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Too many wait already */
+            /** @description Not possible in the present state: the error's `code` says why */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -13572,7 +13826,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The position in the queue */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -13658,7 +13912,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The place, or what was granted, is given up */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -13696,6 +13950,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -13752,7 +14015,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The worst first, with the evidence */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -13969,7 +14232,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Those that count at any time of the range, by their start */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -14056,7 +14319,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The new reservation */
+            /** @description Created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -14065,7 +14328,7 @@ export interface operations {
                     "application/json": components["schemas"]["ShownReservation"];
                 };
             };
-            /** @description What cannot be: its code says why, a limit its name */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -14092,7 +14355,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such GPU, or no such reservation */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -14257,7 +14520,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The first time at which that is free */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -14293,7 +14556,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description The fleet does not have that many matching GPUs */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -14344,7 +14607,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description What would be reserved */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -14353,7 +14616,7 @@ export interface operations {
                     "application/json": components["schemas"]["ReservationPreview"];
                 };
             };
-            /** @description What cannot be: its code says why, a limit its name */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -14380,7 +14643,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such GPU, or no such reservation */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -14439,7 +14702,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The reservation, also one that is over */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -14475,7 +14738,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such reservation */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -14525,7 +14788,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What is left of it: its past, where it had begun */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -14561,7 +14824,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such reservation */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -14570,7 +14833,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description It is over, or a scheduler's */
+            /** @description Not possible in the present state: the error's `code` says why */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -14624,7 +14887,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The reservation as it is now */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -14633,7 +14896,7 @@ export interface operations {
                     "application/json": components["schemas"]["ShownReservation"];
                 };
             };
-            /** @description What cannot be: its code says why, a limit its name */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -14660,7 +14923,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such GPU, or no such reservation */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -14735,7 +14998,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The newest first; `next` is the `before` of the next page */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -14821,7 +15084,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The run */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -14904,7 +15167,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -14987,7 +15250,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -15073,7 +15336,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description That browser is logged out */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -15109,8 +15372,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description There is no such session */
+            /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15199,7 +15471,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -15286,7 +15558,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The new token, with its secret */
+            /** @description Created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -15324,6 +15596,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15372,7 +15653,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It is worth nothing from now on */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -15408,8 +15689,17 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such token */
+            /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -15455,7 +15745,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -15561,7 +15851,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A row a user, group, host or model, or a name of jobs, and how much was observed */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -15645,7 +15935,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Who is on GPUs as of the last second */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -15747,7 +16037,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description A row a user, group, host or model, or a name of jobs, and how much was observed */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -15756,7 +16046,7 @@ export interface operations {
                     "application/json": components["schemas"]["Waste"];
                 };
             };
-            /** @description A question that has no answer: its code says why */
+            /** @description The request is invalid */
             400: {
                 headers: {
                     [name: string]: unknown;
@@ -15783,7 +16073,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description No such host, or the hub keeps no history */
+            /** @description Not found */
             404: {
                 headers: {
                     [name: string]: unknown;
@@ -15833,7 +16123,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -15920,7 +16210,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description You get one notification */
+            /** @description Created */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -15965,7 +16255,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description Too many watches */
+            /** @description Not possible in the present state: the error's `code` says why */
             409: {
                 headers: {
                     [name: string]: unknown;
@@ -16015,7 +16305,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description The watch is removed */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -16053,6 +16343,15 @@ export interface operations {
             };
             /** @description Not found */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ErrorBody"];
+                };
+            };
+            /** @description Not possible in the present state: the error's `code` says why */
+            409: {
                 headers: {
                     [name: string]: unknown;
                 };
@@ -16276,7 +16575,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -16359,13 +16658,13 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Stream Response */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "text/plain": unknown;
+                    "text/plain": string;
                 };
             };
             /** @description The request is invalid */
@@ -16442,7 +16741,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Request fulfilled, document follows */
+            /** @description OK */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -16505,7 +16804,7 @@ export interface operations {
                     "application/json": components["schemas"]["ErrorBody"];
                 };
             };
-            /** @description The fleet is not being published, or not known yet */
+            /** @description The fleet is not published, or not known yet */
             503: {
                 headers: {
                     [name: string]: unknown;
