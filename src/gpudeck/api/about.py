@@ -13,8 +13,8 @@ from litestar.openapi.datastructures import ResponseSpec
 from msgspec import Struct
 
 from gpudeck import __version__
-from gpudeck.api.access import ThePolicy, access, caller_of
-from gpudeck.api.answers import HubRequest, TheHub
+from gpudeck.api.access import TheCaller, ThePolicy, access
+from gpudeck.api.answers import TheHub
 from gpudeck.api.history import HistoryQueries
 from gpudeck.api.login import TheAuth
 from gpudeck.auth.auth import Auth
@@ -175,9 +175,9 @@ class HubAbout:
 
 
 @get("/api/v1/about", opt=access("read"))
-async def read_about(request: HubRequest, about: NamedDependency[HubAbout]) -> About:
+async def read_about(caller: TheCaller, about: NamedDependency[HubAbout]) -> About:
     """How the hub runs, what it takes in and what it keeps."""
-    return await about.collect(is_admin=caller_of(request).is_at_least("admin"))
+    return await about.collect(is_admin=caller.is_at_least("admin"))
 
 
 def _list_sources(hub: Hub) -> list[SourceCount]:
@@ -256,10 +256,10 @@ _NOT_READY = ResponseSpec(
 
 
 @get("/readyz", opt=access("open"), sync_to_thread=False, responses={503: _NOT_READY})
-def read_readiness(request: HubRequest, hub: TheHub, policy: ThePolicy, auth: TheAuth) -> Response[Readiness]:
+def read_readiness(caller: TheCaller, hub: TheHub, policy: ThePolicy, auth: TheAuth) -> Response[Readiness]:
     """200 while the fleet is being published, also where a part of the hub does not work, 503 while not. Counters and
     problems are for those who may look."""
-    may_look = policy.is_readable or caller_of(request).is_at_least("viewer")
+    may_look = policy.is_readable or caller.is_at_least("viewer")
     age = hub.stream.tick_age()
     is_published, is_late = age < _UNPUBLISHED_SECONDS, hub.ingest.refusal is not None
     checks = [one if may_look else Check(one.name, one.status, one.since) for one in _check_parts(hub, auth)]

@@ -140,6 +140,10 @@ class Policy(Struct, frozen=True):
 
 
 ThePolicy = NamedDependency[Policy]
+TheCaller = NamedDependency[Caller]
+"""The caller of the request, as a route's parameter `caller`."""
+TheVisibility = NamedDependency[Visibility]
+"""The part of the fleet that the caller may see, as a route's parameter `visibility`."""
 
 
 def _forbid(message: str, hint: str = "") -> RequestRefused:

@@ -10,16 +10,17 @@ from litestar.exceptions import NotFoundException, PermissionDeniedException
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
-from gpudeck.api.access import access, caller_of
-from gpudeck.api.login import AuthRequest, Done, Name, Password, TheAuth
+from gpudeck.api.access import TheCaller, access
+from gpudeck.api.login import Done, Name, Password, TheAuth
 from gpudeck.auth.accounts import Account, Also
 from gpudeck.auth.audit import AuditEntry
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import RANKS, Caller
+from gpudeck.auth.settings import AccountRole
 from gpudeck.auth.tokens import Token
 
-AccountRole = Literal["viewer", "user", "admin"]
 AccountName = Annotated[str, PathParameter(description="The account's name")]
+_TokenId = Annotated[int, PathParameter(description="The token's number")]
 NewTokenRole = Literal["agent", "viewer", "user", "admin", "calendar"]
 
 
@@ -50,39 +51,36 @@ async def list_accounts(auth: TheAuth) -> AccountList:
 
 
 @post("/api/v1/accounts", opt=access("admin"))
-async def add_account(request: AuthRequest, data: JSONBody[NewAccount], auth: TheAuth) -> Account:
+async def add_account(caller: TheCaller, data: JSONBody[NewAccount], auth: TheAuth) -> Account:
     """Make an account."""
-    account = await auth.accounts.add(
-        data.name, data.role, data.password, _entry(request, auth, "add account", f"role {data.role}")
-    )
+    also = _entry(caller, auth, "add account", f"role {data.role}")
+    account = await auth.accounts.add(data.name, data.role, data.password, also)
     auth.note_account()
     return account
 
 
 @patch("/api/v1/accounts/{name:str}", opt=access("admin"))
-async def change_account(
-    request: AuthRequest, name: AccountName, data: JSONBody[AccountChange], auth: TheAuth
-) -> Account:
+async def change_account(caller: TheCaller, name: AccountName, data: JSONBody[AccountChange], auth: TheAuth) -> Account:
     """Change an account's role or password, or switch it off: all that is asked, or nothing."""
     await _find_account(auth, name)
-    also = _entry(request, auth, "change account", _describe_change(data))
+    also = _entry(caller, auth, "change account", _describe_change(data))
     return await auth.accounts.change(
         name, role=data.role, is_disabled=data.is_disabled, password=data.password, also=also
     )
 
 
 @delete("/api/v1/accounts/{name:str}", status_code=200, opt=access("admin"))
-async def remove_account(request: AuthRequest, name: AccountName, auth: TheAuth) -> Done:
+async def remove_account(caller: TheCaller, name: AccountName, auth: TheAuth) -> Done:
     """Remove an account, its sessions and its tokens."""
     await _find_account(auth, name)
-    await auth.accounts.remove(name, _entry(request, auth, "remove account"))
+    await auth.accounts.remove(name, _entry(caller, auth, "remove account"))
     await auth.refresh()
     return Done()
 
 
-def _entry(request: AuthRequest, auth: Auth, action: str, details: str = "") -> Also:
+def _entry(caller: Caller, auth: Auth, action: str, details: str = "") -> Also:
     """The change's entry in the audit log, which is written with it or not at all."""
-    return lambda account: [auth.audit.entry(caller_of(request), action, account.name, details=details)]
+    return lambda account: [auth.audit.entry(caller, action, account.name, details=details)]
 
 
 def _describe_change(change: AccountChange) -> str:
@@ -123,16 +121,15 @@ class MadeToken(Struct, frozen=True):
 
 
 @get("/api/v1/tokens", opt=access("user"))
-async def list_tokens(request: AuthRequest, auth: TheAuth) -> TokenList:
+async def list_tokens(caller: TheCaller, auth: TheAuth) -> TokenList:
     """Tokens with their last use; never their secrets."""
-    caller = caller_of(request)
-    return TokenList([token for token in await auth.tokens.list() if _is_theirs(token, caller)])
+    is_admin = caller.is_at_least("admin")
+    return TokenList([token for token in await auth.tokens.list() if is_admin or _is_own(token, caller)])
 
 
 @post("/api/v1/tokens", opt=access("user"))
-async def create_token(request: AuthRequest, data: JSONBody[NewToken], auth: TheAuth) -> MadeToken:
+async def create_token(caller: TheCaller, data: JSONBody[NewToken], auth: TheAuth) -> MadeToken:
     """Make a token. Its secret is in the answer, and nowhere else."""
-    caller = caller_of(request)
     is_admin = caller.is_at_least("admin")
     if not is_admin and (data.role == "agent" or RANKS[data.role] > RANKS[caller.role]):
         raise PermissionDeniedException(f"{caller.name} has the role {caller.role} and cannot hand out more")
@@ -146,23 +143,15 @@ async def create_token(request: AuthRequest, data: JSONBody[NewToken], auth: The
         expires_at=data.expires_at,
         account_id=owner,
         created_by=caller.name,
-        also=lambda made: auth.audit.entry(
-            caller, "create token", f"{made.id} {made.name}", details=f"role {made.role}"
-        ),
+        also=lambda made: auth.audit.token_entry(caller, "create token", made, f"role {made.role}"),
     )
     return MadeToken(token, secret)
 
 
 @delete("/api/v1/tokens/{token_id:int}", status_code=200, opt=access("user"))
-async def revoke_token(
-    request: AuthRequest, token_id: Annotated[int, PathParameter(description="The token's number")], auth: TheAuth
-) -> Done:
+async def revoke_token(caller: TheCaller, token_id: _TokenId, auth: TheAuth) -> Done:
     """Take a token back."""
-    caller = caller_of(request)
-    known = next((token for token in await auth.tokens.list() if token.id == token_id), None)
-    if known is None or not _is_theirs(known, caller):
-        raise NotFoundException(f"there is no token {token_id}")
-    return await _revoke(request, auth, token_id)
+    return await _revoke(auth, caller, token_id, is_any=caller.is_at_least("admin"))
 
 
 class NewPersonalToken(Struct, frozen=True, forbid_unknown_fields=True):
@@ -181,9 +170,8 @@ class PersonalTokenMade(Struct, frozen=True):
 
 
 @post("/api/v1/me/token", opt=access("self"))
-async def create_own_token(request: AuthRequest, data: JSONBody[NewPersonalToken], auth: TheAuth) -> PersonalTokenMade:
+async def create_own_token(caller: TheCaller, data: JSONBody[NewPersonalToken], auth: TheAuth) -> PersonalTokenMade:
     """Make a token that can do what you can, for programs of yours (`gpudeck login`)."""
-    caller = caller_of(request)
     expires_at = auth.tokens.now() + data.expire_seconds
     _check_lifetime(auth, caller, expires_at)
     token, secret = await auth.tokens.create(
@@ -192,45 +180,35 @@ async def create_own_token(request: AuthRequest, data: JSONBody[NewPersonalToken
         expires_at=expires_at,
         account_id=caller.account_id,
         created_by=caller.name,
-        also=lambda made: auth.audit.entry(
-            caller, "create token", f"{made.id} {made.name}", details=f"role {made.role}"
-        ),
+        also=lambda made: auth.audit.token_entry(caller, "create token", made, f"role {made.role}"),
     )
     return PersonalTokenMade(caller.name, secret, token.expires_at or expires_at)
 
 
 @delete("/api/v1/me/token", status_code=200, opt=access("self"))
-async def revoke_own_token(request: AuthRequest, auth: TheAuth) -> Done:
+async def revoke_own_token(caller: TheCaller, auth: TheAuth) -> Done:
     """Revoke the token that this request is made with."""
-    caller = caller_of(request)
-    if caller.token_id is None:
-        raise NotFoundException("this request was made without a token")
-    return await _revoke(request, auth, caller.token_id)
+    return await _revoke(auth, caller, caller.token_id, is_any=False)
 
 
 @get("/api/v1/me/tokens", opt=access("self"))
-async def list_own_tokens(request: AuthRequest, auth: TheAuth) -> TokenList:
+async def list_own_tokens(caller: TheCaller, auth: TheAuth) -> TokenList:
     """Your tokens with their last use; never their secrets."""
-    own = caller_of(request).account_id
-    return TokenList([token for token in await auth.tokens.list() if token.account_id == own])
+    return TokenList([token for token in await auth.tokens.list() if _is_own(token, caller)])
 
 
 @delete("/api/v1/me/tokens/{token_id:int}", status_code=200, opt=access("self"))
-async def revoke_one_of_own_tokens(
-    request: AuthRequest, token_id: Annotated[int, PathParameter(description="The token's number")], auth: TheAuth
-) -> Done:
+async def revoke_one_of_own_tokens(caller: TheCaller, token_id: _TokenId, auth: TheAuth) -> Done:
     """Take back one of your tokens."""
-    own = caller_of(request).account_id
-    if not any(token.id == token_id and token.account_id == own for token in await auth.tokens.list()):
-        raise NotFoundException(f"you have no token {token_id}")
-    return await _revoke(request, auth, token_id)
+    return await _revoke(auth, caller, token_id, is_any=False)
 
 
-async def _revoke(request: AuthRequest, auth: Auth, token_id: int) -> Done:
-    caller = caller_of(request)
-    await auth.tokens.revoke(
-        token_id, lambda token: auth.audit.entry(caller, "revoke token", f"{token.id} {token.name}")
-    )
+async def _revoke(auth: Auth, caller: Caller, token_id: int | None, *, is_any: bool) -> Done:
+    """`is_any`: also one that is not of the caller's account."""
+    known = next((token for token in await auth.tokens.list() if token.id == token_id), None)
+    if known is None or not (is_any or _is_own(known, caller)):
+        raise NotFoundException("there is no such token")
+    await auth.tokens.revoke(known.id, lambda token: auth.audit.token_entry(caller, "revoke token", token))
     return Done()
 
 
@@ -243,9 +221,8 @@ def _check_lifetime(auth: Auth, caller: Caller, expires_at: float | None) -> Non
         raise PermissionDeniedException("the new token would outlive the one that this request is made with")
 
 
-def _is_theirs(token: Token, caller: Caller) -> bool:
-    is_own = caller.account_id is not None and token.account_id == caller.account_id
-    return is_own or caller.is_at_least("admin")
+def _is_own(token: Token, caller: Caller) -> bool:
+    return caller.account_id is not None and token.account_id == caller.account_id
 
 
 class AuditLog(Struct, frozen=True):

@@ -22,10 +22,10 @@ from gpudeck.alerts.notifiers.store import MAX_PERSONAL_MUTES, PersonalMuteStore
 from gpudeck.alerts.record import describe
 from gpudeck.alerts.service import MAX_MUTES, AlertManager
 from gpudeck.alerts.store import MAX_LISTED, AlertQuery
-from gpudeck.api.access import access, caller_of
+from gpudeck.api.access import TheCaller, access
 from gpudeck.api.answers import HubRequest, RequestRefused, TheHub, answer_json
 from gpudeck.api.history import HistoryQueries, TheHistory
-from gpudeck.api.login import AuthRequest, TheAuth
+from gpudeck.api.login import TheAuth
 from gpudeck.api.parameters import (
     HostName,
     Length,
@@ -128,10 +128,9 @@ async def list_alerts(
 
 
 @post("/api/v1/alerts/{key:str}/acknowledge", status_code=200, opt=access("user"))
-async def acknowledge_alert(request: AuthRequest, key: _Id, auth: TheAuth, alerts: TheAlerts) -> Alert:
+async def acknowledge_alert(caller: TheCaller, key: _Id, auth: TheAuth, alerts: TheAlerts) -> Alert:
     """Acknowledge an alert: no more notifications are sent. It is resolved when its cause ends.
     One that another account has acknowledged stays theirs."""
-    caller = caller_of(request)
     found = await alerts.acknowledge(key, caller.name)
     if found is None:
         raise RequestRefused(404, "unknown_alert", _NOT_FIRING.format(clean(key)), "GET /api/v1/alerts lists them.")
@@ -141,10 +140,10 @@ async def acknowledge_alert(request: AuthRequest, key: _Id, auth: TheAuth, alert
 
 @post("/api/v1/alerts/acknowledge", status_code=200, opt=access("user"))
 async def acknowledge_alerts(
-    request: AuthRequest, data: JSONBody[AlertIds], auth: TheAuth, alerts: TheAlerts
+    caller: TheCaller, data: JSONBody[AlertIds], auth: TheAuth, alerts: TheAlerts
 ) -> AcknowledgedAlerts:
     """Acknowledge several alerts at once. One that does not fire any more does not keep the others from it."""
-    caller, wanted = caller_of(request), dict.fromkeys(data.ids)
+    wanted = dict.fromkeys(data.ids)
     found = await alerts.acknowledge_all(wanted, caller.name)
     done = [found[key] for key in wanted if key in found]
     await auth.audit.record_all(caller, "acknowledge alert", {f"alert {one.id}": one.title for one in done})
@@ -154,10 +153,9 @@ async def acknowledge_alerts(
 
 @post("/api/v1/alerts/unacknowledge", status_code=200, opt=access("user"))
 async def unacknowledge_alerts(
-    request: AuthRequest, data: JSONBody[AlertIds], auth: TheAuth, alerts: TheAlerts
+    caller: TheCaller, data: JSONBody[AlertIds], auth: TheAuth, alerts: TheAlerts
 ) -> AlertList:
     """Withdraw your own acknowledgement of alerts. Those of others, and alerts that are resolved, stay as they are."""
-    caller = caller_of(request)
     found = await alerts.withdraw_all(data.ids, caller.name)
     await auth.audit.record_all(caller, "unacknowledge alert", {f"alert {one.id}": one.title for one in found})
     return AlertList(found, clock.wall())
@@ -170,9 +168,9 @@ async def list_mutes(alerts: TheAlerts) -> MuteList:
 
 
 @post("/api/v1/mutes", opt=access("admin"))
-async def add_mute(request: AuthRequest, data: JSONBody[NewMute], auth: TheAuth, alerts: TheAlerts) -> Mute:
+async def add_mute(caller: TheCaller, data: JSONBody[NewMute], auth: TheAuth, alerts: TheAlerts) -> Mute:
     """Mute alerts for a while. They still fire and are shown, but no notifications are sent."""
-    caller, now = caller_of(request), clock.wall()
+    now = clock.wall()
     wanted = _read_mute(data, caller.name, now, alerts.engine.rule_names)
     if len(alerts.mutes()) >= MAX_MUTES:
         raise RequestRefused(409, "full", f"there are {MAX_MUTES} mutes already.", "End some of them.")
@@ -183,9 +181,8 @@ async def add_mute(request: AuthRequest, data: JSONBody[NewMute], auth: TheAuth,
 
 
 @delete("/api/v1/mutes/{key:str}", status_code=200, opt=access("admin"))
-async def end_mute(request: AuthRequest, key: _Id, auth: TheAuth, alerts: TheAlerts) -> Mute:
+async def end_mute(caller: TheCaller, key: _Id, auth: TheAuth, alerts: TheAlerts) -> Mute:
     """End a mute now. Alerts that still fire are then sent."""
-    caller = caller_of(request)
     ended = await alerts.end_mute(key, caller.name)
     if ended is None:
         raise RequestRefused(404, "unknown_mute", f"there is no mute with the id {clean(key)}.")
@@ -243,17 +240,16 @@ class PersonalMutes(Struct, frozen=True):
 
 
 @get("/api/v1/me/mutes", opt=access("self"))
-async def read_personal_mutes(request: AuthRequest, auth: TheAuth, mutes: ThePersonalMutes) -> PersonalMutes:
+async def read_personal_mutes(caller: TheCaller, auth: TheAuth, mutes: ThePersonalMutes) -> PersonalMutes:
     """The rules that you have muted."""
-    return _show_personal_mutes(caller_of(request).name, auth, mutes)
+    return _show_personal_mutes(caller.name, auth, mutes)
 
 
 @put("/api/v1/me/mutes", status_code=200, opt=access("self"))
 async def choose_personal_mutes(
-    request: AuthRequest, data: JSONBody[PersonalMuteChange], auth: TheAuth, mutes: ThePersonalMutes
+    caller: TheCaller, data: JSONBody[PersonalMuteChange], auth: TheAuth, mutes: ThePersonalMutes
 ) -> PersonalMutes:
     """Mute these rules for you, and no others."""
-    caller = caller_of(request)
     if unknown := sorted(set(data.rules) - set(TOPICS)):
         raise ValidationException(f"rules: there is no rule {unknown[0]}")
     await mutes.choose(caller.name, data.rules)

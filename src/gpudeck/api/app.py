@@ -39,7 +39,7 @@ from gpudeck.api import (
     reservations,
     waste,
 )
-from gpudeck.api.access import Authenticator, check_access, check_one_token
+from gpudeck.api.access import Authenticator, caller_of, check_access, check_one_token, policy_of
 from gpudeck.api.answers import (
     RequestRefused,
     describe_trouble,
@@ -59,6 +59,7 @@ from gpudeck.api.schema import CompleteSchema, name_operation
 from gpudeck.api.services import ApiServices
 from gpudeck.api.stream import StreamRoute
 from gpudeck.auth.caller import NOBODY, Caller
+from gpudeck.fleet.visibility import Visibility
 from gpudeck.history.base import HistoryRefused
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.reservations.requests import ReservationRefused
@@ -86,7 +87,11 @@ def read_routes() -> Litestar:
     return Litestar(
         route_handlers=_find_routes(),
         guards=[check_access],
-        dependencies={name: _provide(name) for name in _DEPENDENCIES},
+        dependencies={name: _provide(name) for name in _DEPENDENCIES}
+        | {
+            "caller": Provide(_find_caller, sync_to_thread=False),
+            "visibility": Provide(_find_visibility, sync_to_thread=False),
+        },
         exception_handlers={
             HTTPException: on_http_error,
             HistoryRefused: on_history_refused,
@@ -161,6 +166,14 @@ def _provide(name: str) -> Provide:
         return service
 
     return Provide(find, sync_to_thread=False)
+
+
+def _find_caller(request: Request[Any, Any, Any]) -> Caller:
+    return caller_of(request)
+
+
+def _find_visibility(request: Request[Any, Any, Any]) -> Visibility:
+    return policy_of(request).visibility(caller_of(request))
 
 
 def _on_reservation_refused(request: Request[Any, Any, Any], error: ReservationRefused) -> Response[bytes]:

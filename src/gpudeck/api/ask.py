@@ -16,9 +16,9 @@ from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
 from gpudeck.alerts.notifiers.rendering import DEMO_PREFIX, Message
-from gpudeck.api.access import access, caller_of
+from gpudeck.api.access import TheCaller, access
 from gpudeck.api.answers import RequestRefused
-from gpudeck.api.login import AuthRequest, TheAuth
+from gpudeck.api.login import TheAuth
 from gpudeck.api.services import ApiServices, TheServices
 from gpudeck.auth.auth import Auth
 from gpudeck.fleet.gpu import GpuState
@@ -82,14 +82,14 @@ class AskedOwners(Struct, frozen=True):
 
 @post("/api/v1/ask", status_code=200, opt=access("user"))
 async def ask_owner(
-    request: AuthRequest,
+    caller: TheCaller,
     data: JSONBody[OwnerQuestion],
     auth: TheAuth,
     services: TheServices,
     ask_limits: TheAskLimits,
 ) -> AskedOwners:
     """Ask the owners of an idle GPU whether they still need it. Each gets one message, with your name."""
-    caller, now = caller_of(request), clock.wall()
+    now = clock.wall()
     host, gpu = _find(services, data)
     own = auth.users.logins_of(caller.name)
     owners = [user for user in gpu.users if user not in own]

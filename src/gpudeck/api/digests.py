@@ -5,7 +5,7 @@ from typing import Annotated
 from litestar import Response, get
 from litestar.params import QueryParameter
 
-from gpudeck.api.access import access, caller_of
+from gpudeck.api.access import TheCaller, access
 from gpudeck.api.answers import HubRequest, RequestRefused, answer_json
 from gpudeck.api.services import TheServices
 from gpudeck.model.usage import DigestPreview, Frequency
@@ -15,6 +15,7 @@ from gpudeck.model.usage import DigestPreview, Frequency
 async def preview_digest(
     *,
     request: HubRequest,
+    caller: TheCaller,
     services: TheServices,
     user: Annotated[
         str | None,
@@ -25,7 +26,6 @@ async def preview_digest(
     ] = None,
 ) -> Response[DigestPreview]:
     """Your digest of the last week or month, as it would be sent. Nothing is sent."""
-    caller = caller_of(request)
     name = user or caller.name
     if name != caller.name and not caller.is_at_least("admin"):
         raise RequestRefused(403, "forbidden", "only admins can see digests of others.")

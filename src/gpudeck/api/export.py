@@ -19,7 +19,7 @@ from litestar.params import QueryParameter
 from litestar.response import Stream
 from msgspec.structs import replace
 
-from gpudeck.api.access import ThePolicy, access, caller_of
+from gpudeck.api.access import TheVisibility, access
 from gpudeck.api.answers import HubRequest, takes_gzip
 from gpudeck.api.history import TheHistory
 from gpudeck.api.login import TheJobs
@@ -145,7 +145,7 @@ async def export_runs(
     *,
     request: HubRequest,
     history: TheHistory,
-    policy: ThePolicy,
+    visibility: TheVisibility,
     start: Time = "-24h",
     end: Time = "now",
     form: _Format = "csv",
@@ -156,7 +156,6 @@ async def export_runs(
     """Runs as a file, the newest first: programs that were on a GPU at some time from `start` until `end`."""
     history.check_kept()
     begin, until = _read_span(start, end, history.now())
-    visibility = policy.visibility(caller_of(request))
     encoder = make_encoder(form, _RUN_FIELDS)
     query = RunsQuery(begin, until, user, host, gpu, limit=_RUNS_AT_ONCE)
 

@@ -16,7 +16,7 @@ from litestar.exceptions import ValidationException
 from litestar.params import QueryParameter
 from msgspec import Struct
 
-from gpudeck.api.access import ThePolicy, access, caller_of
+from gpudeck.api.access import TheVisibility, access
 from gpudeck.api.answers import HubRequest, TheHub, answer_in_parts, answer_json, answer_json_parts
 from gpudeck.api.history import TheHistory, keep_past
 from gpudeck.api.parameters import TIME, TIME_SCHEMA, HostName, Limit, Offset, OnlyName, page_of, read_time
@@ -193,7 +193,7 @@ SETTLED_SECONDS = 300
 async def read_fleet(
     *,
     hub: TheHub,
-    policy: ThePolicy,
+    visibility: TheVisibility,
     history: TheHistory,
     services: TheServices,
     request: HubRequest,
@@ -214,7 +214,6 @@ async def read_fleet(
     ] = None,
 ) -> Response[Fleet | FleetColumns | PastFleet]:
     """Everything now: hosts, GPUs, processes, totals. With `at`, the fleet as it was recorded then."""
-    visibility = policy.visibility(caller_of(request))
     if at is not None:
         history.check_kept()
         if shape == "columns":
@@ -248,7 +247,7 @@ GPUS_AT_ONCE = 256
 async def list_gpus(
     *,
     hub: TheHub,
-    policy: ThePolicy,
+    visibility: TheVisibility,
     request: HubRequest,
     availability: Annotated[
         list[Availability] | None, QueryParameter(description="Only these states; may be given several times")
@@ -265,7 +264,6 @@ async def list_gpus(
 ) -> Response[GpuList]:
     """GPUs across hosts. `model` is any part of the model's name, `user` an exact name, `host` a name in any case."""
     wanted = GpuRequest(memory_bytes=_least_memory(min_memory), model=model, host=host)
-    visibility = policy.visibility(caller_of(request))
 
     async def make() -> Iterable[bytes]:
         hosts = (
@@ -339,9 +337,8 @@ def _least_memory(text: str | None) -> int | None:
 
 
 @get("/api/v1/users", opt=access("read"))
-async def read_users(hub: TheHub, policy: ThePolicy, request: HubRequest) -> Response[Users]:
+async def read_users(hub: TheHub, visibility: TheVisibility, request: HubRequest) -> Response[Users]:
     """Who is on which GPUs now: memory, processes, and where."""
-    visibility = policy.visibility(caller_of(request))
     return await answer_json(request, await hub.stream.answer(visibility, _encode_users))
 
 

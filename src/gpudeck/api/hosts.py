@@ -22,7 +22,7 @@ from litestar.params import JSONBody, QueryParameter
 from msgspec import Meta, Struct, field
 
 from gpudeck.alerts.service import AlertManager
-from gpudeck.api.access import ThePolicy, access, caller_of
+from gpudeck.api.access import TheCaller, TheVisibility, access
 from gpudeck.api.alerts import TheAlerts
 from gpudeck.api.answers import HubRequest, RequestRefused, TheHub, answer_in_parts, answer_json
 from gpudeck.api.install import Installer
@@ -288,7 +288,7 @@ class RemovedHost(Struct, frozen=True):
 async def list_hosts(
     *,
     hub: TheHub,
-    policy: ThePolicy,
+    visibility: TheVisibility,
     request: HubRequest,
     status: Annotated[
         list[HostStatus] | None, QueryParameter(description="Only these; may be given several times")
@@ -297,7 +297,6 @@ async def list_hosts(
     offset: Offset = 0,
 ) -> Response[HostList]:
     """Hosts with their GPUs and processes, ordered by name."""
-    visibility = policy.visibility(caller_of(request))
 
     async def make() -> Iterable[bytes]:
         found = [host for host in hub.fleet.ordered() if not status or host.status in status]
@@ -310,7 +309,7 @@ async def list_hosts(
 @get("/api/v1/hosts/{host:str}", opt=access("read"))
 async def read_host(
     hub: TheHub,
-    policy: ThePolicy,
+    visibility: TheVisibility,
     request: HubRequest,
     host: HostPath,
 ) -> Response[Host]:
@@ -318,7 +317,7 @@ async def read_host(
     found = hub.fleet.find(host)
     if found is None:
         raise RequestRefused(404, "unknown_host", explain_missing(host))
-    return await answer_json(request, found.encoded(policy.visibility(caller_of(request))))
+    return await answer_json(request, found.encoded(visibility))
 
 
 @get("/api/v1/host-origins", opt=access("admin"))
@@ -330,11 +329,10 @@ async def list_origins(hub: TheHub, host_admin: TheHostAdmin) -> HostOrigins:
 
 @post("/api/v1/hosts", opt=access("admin"))
 async def add_host(
-    request: HubRequest, data: JSONBody[NewHost], host_admin: TheHostAdmin, auth: TheAuth
+    caller: TheCaller, data: JSONBody[NewHost], host_admin: TheHostAdmin, auth: TheAuth
 ) -> Response[AddedHosts]:
     """Watch another host, or a range of them. For a host that will report by itself the answer has its token, which
     is shown only once, and the command to run there."""
-    caller = caller_of(request)
     added = await host_admin.add(data, caller.name)
     await auth.audit.record(caller, "add host", data.name, details=f"via {data.via}")
     return Response(added, status_code=201, headers=NOT_KEPT)
@@ -342,21 +340,21 @@ async def add_host(
 
 @delete("/api/v1/hosts/{host:str}", opt=access("admin"), status_code=200)
 async def remove_host(
-    request: HubRequest, host_admin: TheHostAdmin, auth: TheAuth, host: HostPath
+    caller: TheCaller, host_admin: TheHostAdmin, auth: TheAuth, host: HostPath
 ) -> Response[RemovedHost]:
     """Stop watching a host that was added here, and forget it. One that still reports by itself with the token of all
     agents comes back with its next report."""
     removed = await host_admin.remove(host)
     if removed is None:
-        await auth.audit.record(caller_of(request), "remove host", host, outcome="refused", details="no such host")
+        await auth.audit.record(caller, "remove host", host, outcome="refused", details="no such host")
         raise NotFoundException(explain_missing(host))
-    await auth.audit.record(caller_of(request), "remove host", host)
+    await auth.audit.record(caller, "remove host", host)
     return Response(RemovedHost(removed), headers=NOT_KEPT)
 
 
 @delete("/api/v1/hosts", opt=access("admin"), status_code=200)
 async def remove_hosts(
-    request: HubRequest,
+    caller: TheCaller,
     *,
     auth: TheAuth,
     host_admin: TheHostAdmin,
@@ -375,7 +373,7 @@ async def remove_hosts(
         await host_admin.remove_all(found)
         selection = ", ".join(filter(None, (name, token and f"token {token}", "down" if down else "")))
         details = f"{len(found)} host{'s' * (len(found) != 1)}"
-        await auth.audit.record(caller_of(request), "remove hosts", selection, details=details)
+        await auth.audit.record(caller, "remove hosts", selection, details=details)
     return RemovedHosts(len(found), [host.name for host in found[:_MAX_NAMED]], kept)
 
 

@@ -9,10 +9,10 @@ from litestar.exceptions import ValidationException
 from litestar.params import JSONBody, PathParameter
 from msgspec import Meta, Struct, field
 
-from gpudeck.api.access import access, caller_of
+from gpudeck.api.access import TheCaller, access
 from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, respond
 from gpudeck.api.history import TheHistory
-from gpudeck.api.login import AuthRequest, TheAuth, TheJobs
+from gpudeck.api.login import TheAuth, TheJobs
 from gpudeck.api.parameters import Length, Time, read_length, read_time
 from gpudeck.api.services import ApiServices, TheServices
 from gpudeck.history.base import IdleQuery, Store, UsageQuery
@@ -125,9 +125,9 @@ async def list_keeps(services: TheServices) -> KeepList:
 
 
 @post("/api/v1/keeps", opt=access("user"))
-async def keep_gpu(request: AuthRequest, data: JSONBody[NewKeep], auth: TheAuth, services: TheServices) -> Keep:
+async def keep_gpu(caller: TheCaller, data: JSONBody[NewKeep], auth: TheAuth, services: TheServices) -> Keep:
     """Keep an idle GPU that you use: the idle policy does nothing to it for that time. Admins can keep any."""
-    policy, caller, now = _policy(services), caller_of(request), clock.wall()
+    policy, now = _policy(services), clock.wall()
     is_admin = caller.is_at_least("admin")
     host = services.maintenance.find_host(data.host.strip())
     services.hub.fleet.settle()
@@ -152,9 +152,9 @@ async def keep_gpu(request: AuthRequest, data: JSONBody[NewKeep], auth: TheAuth,
 
 
 @delete("/api/v1/keeps/{number:int}", status_code=200, opt=access("user"))
-async def end_keep(request: AuthRequest, number: _Number, auth: TheAuth, services: TheServices) -> Keep:
+async def end_keep(caller: TheCaller, number: _Number, auth: TheAuth, services: TheServices) -> Keep:
     """End a keep now: yours, or as an admin any."""
-    policy, caller, now = _policy(services), caller_of(request), clock.wall()
+    policy, now = _policy(services), clock.wall()
     await policy.keeps.load(now)
     found = next((one for one in policy.keeps.open_at(now) if one.id == number), None)
     if found is None:

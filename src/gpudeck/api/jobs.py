@@ -11,7 +11,7 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
-from gpudeck.api.access import ThePolicy, access, caller_of
+from gpudeck.api.access import TheCaller, TheVisibility, access
 from gpudeck.api.answers import HubRequest, RequestRefused, answer_json
 from gpudeck.api.history import TheHistory
 from gpudeck.api.login import TheAuth, TheJobs
@@ -105,13 +105,13 @@ class NewJobs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @post("/api/v1/jobs/import", status_code=200, opt=access("admin"))
-async def add_jobs(request: HubRequest, jobs: TheJobs, auth: TheAuth, data: JSONBody[NewJobs]) -> JobImport:
+async def add_jobs(caller: TheCaller, jobs: TheJobs, auth: TheAuth, data: JSONBody[NewJobs]) -> JobImport:
     """Add jobs that have ended, as another monitor has measured them. Those whose GPUs are known here stay."""
     done = await import_jobs(jobs.service.store, data.scheduler, data.jobs, clock.wall())
     if done.imported:
         jobs.service.note_imported()
     await auth.audit.record(
-        caller_of(request), "import jobs", data.scheduler, details=f"{len(done.imported)} of {len(data.jobs)} jobs"
+        caller, "import jobs", data.scheduler, details=f"{len(done.imported)} of {len(data.jobs)} jobs"
     )
     return done
 
@@ -125,7 +125,7 @@ async def list_runs(
     request: HubRequest,
     history: TheHistory,
     events: NamedDependency[EventLog],
-    policy: ThePolicy,
+    visibility: TheVisibility,
     start: MaybeTime = None,
     end: MaybeTime = None,
     user: OnlyName = None,
@@ -141,7 +141,6 @@ async def list_runs(
     first = None if start is None else read_time("start", start, moment)
     last = None if end is None else read_time("end", end, moment)
     query = RunsQuery(first, last, user, host, gpu, now, limit, before)
-    visibility = policy.visibility(caller_of(request))
     found = await history.ask(lambda store: store.runs(query))
     if verdict:
         found.runs = await judge_runs(history, events, found.runs)
@@ -153,7 +152,7 @@ async def read_run(
     request: HubRequest,
     history: TheHistory,
     events: NamedDependency[EventLog],
-    policy: ThePolicy,
+    visibility: TheVisibility,
     run: Annotated[int, PathParameter(description="A run's id")],
 ) -> Response[Run]:
     """One program from its start to its end, with what it used and the verdict on it."""
@@ -161,7 +160,7 @@ async def read_run(
     if found is None:
         raise HistoryRefused("unknown_run", f"the history knows no run {run}", "/api/v1/runs lists them.")
     (judged,) = await judge_runs(history, events, [found])
-    return await answer_json(request, _as_seen(judged, policy.visibility(caller_of(request))))
+    return await answer_json(request, _as_seen(judged, visibility))
 
 
 def _encode_page(runs: Runs, visibility: Visibility) -> bytes:

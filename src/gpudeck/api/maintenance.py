@@ -9,8 +9,8 @@ from litestar.exceptions import ValidationException
 from litestar.params import JSONBody, PathParameter
 from msgspec import Meta, Struct, field
 
-from gpudeck.api.access import access, caller_of
-from gpudeck.api.login import AuthRequest, TheAuth
+from gpudeck.api.access import TheCaller, access
+from gpudeck.api.login import TheAuth
 from gpudeck.api.parameters import HostPath, Length, Moment, read_length, read_moment
 from gpudeck.api.reservations import show_reservation
 from gpudeck.api.services import TheServices
@@ -54,7 +54,7 @@ async def list_maintenance(maintenance: TheWindows) -> MaintenanceList:
 
 @post("/api/v1/maintenance", opt=access("admin"))
 async def plan_maintenance(
-    request: AuthRequest,
+    caller: TheCaller,
     data: JSONBody[NewMaintenance],
     auth: TheAuth,
     maintenance: TheWindows,
@@ -62,7 +62,6 @@ async def plan_maintenance(
 ) -> MaintenanceChange:
     """Drain a host or a GPU. It is not free then, cannot be reserved, and does not alert; processes on it go on. A
     window of the same host or GPU that runs at its start gets the new end and reason."""
-    caller = caller_of(request)
     made, before = await maintenance.plan(_read(data), caller.name)
     if made != before:
         title = f"{caller.name} {'planned' if before is None else 'changed'} maintenance of {made.place}"
@@ -76,10 +75,10 @@ async def plan_maintenance(
 
 @delete("/api/v1/maintenance/{number:int}", status_code=200, opt=access("admin"))
 async def end_maintenance(
-    request: AuthRequest, number: _Number, auth: TheAuth, maintenance: TheWindows, services: TheServices
+    caller: TheCaller, number: _Number, auth: TheAuth, maintenance: TheWindows, services: TheServices
 ) -> ShownMaintenance:
     """End maintenance now, or cancel it where it has not begun. Alerts are judged as usual again."""
-    caller, now = caller_of(request), clock.wall()
+    now = clock.wall()
     ended = await maintenance.end(number)
     if ended.state_at(now) == "planned":
         title = f"{caller.name} cancelled maintenance of {ended.place}, {_describe(ended)}"
@@ -106,7 +105,7 @@ class NoteAnswer(Struct, frozen=True):
 @put("/api/v1/hosts/{host:str}/note", status_code=200, opt=access("admin"))
 async def write_note(
     *,
-    request: AuthRequest,
+    caller: TheCaller,
     host: HostPath,
     data: JSONBody[NewNote],
     auth: TheAuth,
@@ -114,7 +113,6 @@ async def write_note(
     maintenance: TheWindows,
 ) -> NoteAnswer:
     """Write a note on a host, in place of the one that it has. Everybody who may read sees it."""
-    caller = caller_of(request)
     found = maintenance.find_host(host)
     note = await notes.write(found.id, found.name, data.text, caller.name)
     await auth.audit.record(caller, "note host", found.name, details="removed" if note is None else note.text)

@@ -13,7 +13,7 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
-from gpudeck.api.access import access, caller_of, cookie_name, make_cookie, read_cookie
+from gpudeck.api.access import TheCaller, access, cookie_name, make_cookie, read_cookie
 from gpudeck.api.answers import RequestRefused
 from gpudeck.api.login import AuthRequest, Done, TheAuth, client_of, is_secure, prefix_of, write_note
 from gpudeck.auth.auth import Auth
@@ -96,9 +96,9 @@ async def log_out_by_provider(request: AuthRequest, name: _Provider, auth: TheAu
 
 
 @post("/api/v1/login/trials", opt=access("admin"))
-async def try_login(request: AuthRequest, data: JSONBody[NewTrial], auth: TheAuth) -> Trial:
+async def try_login(caller: TheCaller, data: JSONBody[NewTrial], auth: TheAuth) -> Trial:
     """Try a login: it shows what the provider sends and what becomes of it, and logs nobody in."""
-    await auth.audit.record(caller_of(request), "try login", data.provider)
+    await auth.audit.record(caller, "try login", data.provider)
     if data.provider != "ldap" or auth.ldap is None:
         return await _find(auth, data.provider).make_trial(data.provider)
     from gpudeck.auth.ldap_logins import try_login as try_ldap  # noqa: PLC0415 - its library takes long to load

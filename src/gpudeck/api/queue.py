@@ -10,9 +10,9 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 
 from gpudeck.alerts.watches import LONGEST, USUAL, TooManyWatches, Watches
-from gpudeck.api.access import access, caller_of
+from gpudeck.api.access import TheCaller, access
 from gpudeck.api.answers import RequestRefused
-from gpudeck.api.login import AuthRequest, Done, TheAuth
+from gpudeck.api.login import Done, TheAuth
 from gpudeck.api.services import ApiServices, TheServices
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller
@@ -42,9 +42,8 @@ async def list_queue(queue: TheQueue) -> QueueList:
 
 
 @post("/api/v1/queue", opt=access("user"))
-async def join_queue(request: AuthRequest, data: JSONBody[NewRequest], auth: TheAuth, queue: TheQueue) -> QueuePosition:
+async def join_queue(caller: TheCaller, data: JSONBody[NewRequest], auth: TheAuth, queue: TheQueue) -> QueuePosition:
     """Queue for GPUs. Ask for the request from time to time: it is removed when its client does not."""
-    caller = caller_of(request)
     wanted = GpuRequest(**{name: getattr(data, name) for name in GpuRequest.__struct_fields__})
     try:
         place = await queue.join(data.key, _user_of(caller, data.user), _account_of(caller), wanted)
@@ -56,14 +55,14 @@ async def join_queue(request: AuthRequest, data: JSONBody[NewRequest], auth: The
 
 @get("/api/v1/queue/{number:int}", opt=access("user"))
 async def read_queue_position(
-    request: AuthRequest,
+    caller: TheCaller,
     number: _Number,
     queue: TheQueue,
     wait: Annotated[float, QueryParameter(ge=0, le=MAX_POLL, description="Seconds to wait for news")] = 0.0,
     seen: Annotated[str, QueryParameter(max_length=200, description="The `version` that is no news")] = "",
 ) -> QueuePosition:
     """One request, and that its client is still there. Answers as soon as its version is another than `seen`."""
-    _check_owner(caller_of(request), number, queue)
+    _check_owner(caller, number, queue)
     asked = monotonic()
     place = await queue.ask(number, wait, seen)
     # Fifty who wait on one machine have one address: their waiting costs the hub nothing.
@@ -74,12 +73,12 @@ async def read_queue_position(
 
 
 @delete("/api/v1/queue/{number:int}", status_code=200, opt=access("user"))
-async def leave_queue(request: AuthRequest, number: _Number, auth: TheAuth, queue: TheQueue) -> Done:
+async def leave_queue(caller: TheCaller, number: _Number, auth: TheAuth, queue: TheQueue) -> Done:
     """Leave the line, or give back what was granted."""
-    _check_owner(caller_of(request), number, queue)
+    _check_owner(caller, number, queue)
     if not await queue.leave(number):
         raise _unknown_request(number)
-    await auth.audit.record(caller_of(request), "leave queue", str(number))
+    await auth.audit.record(caller, "leave queue", str(number))
     return Done()
 
 
@@ -119,23 +118,21 @@ class NewWatch(GpuRequest, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 @get("/api/v1/watches", opt=access("user"))
 async def list_watches(
-    request: AuthRequest,
+    caller: TheCaller,
     watches: TheWatches,
     services: TheServices,
     mine: Annotated[bool, QueryParameter(description="Of an admin: not those of others")] = False,
 ) -> WatchList:
     """Your watches. Admins see those of all."""
-    caller = caller_of(request)
     sees_all = caller.is_at_least("admin") and not mine
     return WatchList([_show(one, services) for one in watches.list_of() if sees_all or _is_of(one, caller)])
 
 
 @post("/api/v1/watches", opt=access("user"))
 async def add_watch(
-    request: AuthRequest, data: JSONBody[NewWatch], auth: TheAuth, watches: TheWatches, services: TheServices
+    caller: TheCaller, data: JSONBody[NewWatch], auth: TheAuth, watches: TheWatches, services: TheServices
 ) -> WatchView:
     """Get one notification when such GPUs are free. This does not reserve them."""
-    caller = caller_of(request)
     names = (name for name in GpuRequest.__struct_fields__ if name != "near")
     wanted = GpuRequest(**{name: getattr(data, name) for name in names})
     user, account = _who(caller, data.user, auth)
@@ -149,13 +146,12 @@ async def add_watch(
 
 @delete("/api/v1/watches/{number:int}", status_code=200, opt=access("user"))
 async def remove_watch(
-    request: AuthRequest,
+    caller: TheCaller,
     number: Annotated[int, PathParameter(description="The watch's number", ge=1, le=2**53)],
     auth: TheAuth,
     watches: TheWatches,
 ) -> Done:
     """Remove a watch of yours; admins may remove any."""
-    caller = caller_of(request)
     one = watches.find(number)
     if one is None:
         raise _unknown_watch(number)

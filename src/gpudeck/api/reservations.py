@@ -24,7 +24,7 @@ from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct, field
 from msgspec.structs import asdict, replace
 
-from gpudeck.api.access import UNKNOWN_TOKEN, ThePolicy, access, caller_of
+from gpudeck.api.access import UNKNOWN_TOKEN, TheCaller, ThePolicy, access, caller_of
 from gpudeck.api.answers import HubRequest, answer_json
 from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.api.parameters import (
@@ -362,13 +362,12 @@ async def reserve_gpus(
 
 @post("/api/v1/reservations/preview", status_code=200, opt=access("reserve"), responses=_CONFLICT)
 async def preview_reservation(
-    request: AuthRequest, data: JSONBody[NewReservation], reservations: TheReservations
+    caller: TheCaller, data: JSONBody[NewReservation], reservations: TheReservations
 ) -> ReservationPreview:
     """Which GPUs a new reservation would take, who is on them now, and what else is reserved on their hosts then.
 
     The same decision as when it is made, and the same refusals. Nothing is reserved, and nothing is set aside.
     """
-    caller = caller_of(request)
     user = _read_owner(data.user, caller) if caller.name else _normalize(data.user)
     return await reservations.preview(_read_draft(data, reservations.now()), caller, user)
 
@@ -495,7 +494,7 @@ def _read_owner(named: str | None, caller: Caller) -> str | None:
 @get("/api/v1/reservations.ics", opt=access("open"), responses={200: _FEED})
 async def read_calendar(
     *,
-    request: AuthRequest,
+    caller: TheCaller,
     auth: TheAuth,
     policy: ThePolicy,
     reservations: TheReservations,
@@ -507,7 +506,7 @@ async def read_calendar(
 
     A hub that shows nothing without a login requires a token with the role `calendar`, here or as a header.
     """
-    caller = caller_of(request) if token is None else _find_token(auth, token)
+    caller = caller if token is None else _find_token(auth, token)
     if caller.role != "calendar":
         policy.check("read", caller)
     found = await reservations.calendar.search(

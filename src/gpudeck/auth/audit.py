@@ -10,6 +10,7 @@ from sqlalchemy import Executable, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
 from gpudeck.auth.caller import Caller
+from gpudeck.auth.tokens import Token
 from gpudeck.database.engine import Database, delete_old
 from gpudeck.database.schema import audit as table
 from gpudeck.model.clock import Clock, wall
@@ -90,6 +91,9 @@ class Audit:
     def entry(self, caller: Caller, action: str, subject: str = "", *, details: str = "") -> Executable:
         """What adds an entry, for the transaction of the change that it is about."""
         return insert(table).values(at=self._now(), **_fit_all(caller, action, subject, "done", details))
+
+    def token_entry(self, caller: Caller, action: str, token: Token, details: str = "") -> Executable:
+        return self.entry(caller, action, f"{token.id} {token.name}", details=details)
 
     async def list(self, limit: int = 100, before_id: int | None = None) -> list[AuditEntry]:
         """The newest first; `before_id` goes on below an entry. Raises Temporary."""

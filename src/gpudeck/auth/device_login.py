@@ -176,8 +176,8 @@ class DeviceLogins:
             expires_at=wall + row.token_seconds,
             account_id=row.account_id,
             created_by=row.account,
-            also=lambda made: self._audit.entry(
-                caller, "create token", f"{made.id} {made.name}", details=f"role {made.role}, by a confirmed login"
+            also=lambda made: self._audit.token_entry(
+                caller, "create token", made, f"role {made.role}, by a confirmed login"
             ),
         )
 
