@@ -64,16 +64,16 @@ log = logging.getLogger(__name__)
 
 TICK_SECONDS = 1.0
 _HAD_REAL_HOSTS = "had-real-hosts"
-"""In the data folder: a hub that has shown real hosts never shows the demo by itself again, not even for a moment."""
+"""A file in the data folder: a hub that has shown real hosts never starts the demo by itself again."""
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
 _LARGE_BYTES = 128 * 1024
 
 
 class HubStartInfo(Struct, frozen=True):
-    """A running hub as its starter wants to know it.
+    """A running hub, as reported to its starter.
 
-    `url` is for this machine, `url_elsewhere` for others: None where they cannot reach it. `config` is the file that
-    was read, if there is one. `first_admin` is the link with which the first account is made, where one is needed.
+    `url` is for this machine, `url_elsewhere` for others: None if they cannot reach it. `config` is the file that was
+    read, if there is one. `first_admin` is the link that creates the first account, if one is needed.
     """
 
     url: str
@@ -100,18 +100,17 @@ class HubServer:
         systemd: SystemdNotifier | None = None,
         first_admin: str | None = None,
     ) -> None:
-        """`config` is the file that the settings came from, for the hub's own agent to read.
+        """`config` is the file that the settings came from; the hub's own agent reads it too.
 
-        `targets` are hosts that an option names, and `ssh_password` what a person typed for hosts that take no key.
-        `reread` gives the settings as they are written later, for SIGHUP; it raises UsageError. `listening`, `systemd`
-        and `first_admin`, the secret of a link that was printed, are those of the hub in whose place this one starts.
-        Raises UsageError.
+        `targets` are hosts given as an option, and `ssh_password` was typed for hosts that accept no key. `reread`
+        reads the settings again, for SIGHUP; it raises UsageError. `listening`, `systemd` and `first_admin`, the secret
+        of a link that was printed, come from the hub that this one replaces. Raises UsageError.
         """
         problem = exposure_problem(settings.listen, settings.read)
         if problem:
             raise UsageError(f"{problem}.")
         self._data_dir = data_dir = find_data_dir(settings)
-        lock_for_hub(data_dir).close()  # completes a restore that was interrupted, before anything is read
+        lock_for_hub(data_dir).close()  # completes an interrupted restore before anything is read
         if not plan.demo_is_asked and (data_dir / _HAD_REAL_HOSTS).exists():
             plan = msgspec.structs.replace(plan, demo_hosts=None)
         self._settings, self._plan, self._config, self._reread = settings, plan, config, reread
@@ -119,8 +118,8 @@ class HubServer:
         self._token_file = expand_home("token_file", settings.token_file) if settings.token_file else own_token
         ensure_token(self._token_file)
         ensure_token(data_dir / "admin.token")
-        # It listens when the hub serves. Before that, thousands of agents that come back after a restart would overflow
-        # the kernel's queue, and TCP would try again only after one, three, seven seconds.
+        # It listens when the hub serves. Before that, thousands of agents that reconnect after a restart would overflow
+        # the kernel's queue, and TCP would retry only after one, three, seven seconds.
         self._listening = listening or open_socket(settings.listen, listens=False)
         self._systemd = systemd or SystemdNotifier.of_this_process()
         self._first_admin = first_admin
@@ -159,7 +158,7 @@ class HubServer:
             history_kept=max(history.raw, history.quarter_hour, history.hour),
         )
         self._managed = ManagedHosts(data_dir / "hosts.yaml")
-        # A host that an option or a file names counts before one that was added on the page.
+        # A host from an option or a file takes precedence over one that was added on the page.
         self._lists = HostLists(
             settings.hosts,
             settings.discovery,
@@ -175,8 +174,8 @@ class HubServer:
         )
 
     async def serve(self, when_started: Callable[[HubStartInfo], None]) -> "HubServer | None":
-        """Serve until SIGINT or SIGTERM. Raises UsageError when the database refuses the hub; one that does not answer
-        is waited for. Returns the hub to serve next where a demo has ended because a real host reported."""
+        """Serve until SIGINT or SIGTERM. Raises UsageError if the database refuses the hub; one that does not answer is
+        retried. Returns the hub to serve next if a demo ended because a real host reported."""
         with self._lock, self._fleet_lock:
             await self._serve(when_started)
         if self._is_demo_over and not self._is_ended:
@@ -206,7 +205,7 @@ class HubServer:
                 self.hub, auth, policy, settings, plan=self._plan, clock=self._clock, data_dir=self._data_dir
             )
             services.share_hosts(self._managed)
-            # Loading this machine's certificates takes 100 ms: not when the first host is read.
+            # Loading the system's certificates takes 100 ms; do it before the first host is read.
             await asyncio.gather(services.open(), asyncio.to_thread(shared_trust))
             app, direct = await self._open_app(services, auth, policy, limiter.hits)
             server = LimitedServer(
@@ -229,7 +228,7 @@ class HubServer:
             ticking = asyncio.create_task(tick_forever(self.hub.fleet.observers, self._systemd.alive))
             try:
                 with handle_sighup(self._make_reload(auth, services), server.end):
-                    # A copy: the server closes it, and connections to the next one wait in the queue of the other.
+                    # A copy, because the server closes it: connections to the next hub wait in the original's queue.
                     await server.serve(sockets=[self._listening.dup()])
             finally:
                 self._is_ended = server.is_signalled
@@ -238,15 +237,15 @@ class HubServer:
                 await services.close()
 
     def _report_missing_extras(self) -> None:
-        """A channel or a bot that cannot work does not keep the hub from starting. The command is for admins, in the
-        log; everybody who may look sees the rest."""
+        """A channel or a bot whose extra is missing does not keep the hub from starting. The log has the install
+        command for admins; all readers see the rest."""
         errors = find_missing_extras(self._settings)
         for error in errors:
             log.warning("%s", error)
         self.hub.fleet.set_problems("extras", [error.message for error in errors])
 
     def _make_reload(self, auth: Auth, services: HubServices) -> HubReload:
-        """What can change while the hub runs. A part of which nothing stands here needs a restart."""
+        """The settings that can change while the hub runs. All others need a restart."""
 
         async def change_hosts(settings: Settings) -> None:
             self._lists.change(settings.hosts, settings.discovery)
@@ -277,8 +276,8 @@ class HubServer:
     async def _open_app(
         self, services: HubServices, auth: Auth, policy: Policy, hits: Counter[str]
     ) -> tuple[App, DirectReports]:
-        """From the outside in: headers that every answer carries, limits, who it is, the routes. And what serves most
-        reports without all that."""
+        """From the outside in: common headers, limits, authentication, routes. And the short path that serves most
+        reports."""
         settings = self._settings
         installer = Installer(self._data_dir / "wheelhouse", self._url_elsewhere or self.url)
         cluster = services.cluster
@@ -340,8 +339,8 @@ class HubServer:
         return SafeApp(limited), DirectReports(api_app.reports, limited, paths)
 
     async def _end(self) -> None:
-        """Before the server stops: the hub's own agent, which would find it closed, and what is kept open: the streams,
-        which never end, and the questions of those who wait."""
+        """Before the server stops: stop the hub's own agent, and close open streams and waiting requests, which would
+        not end."""
         if not self._is_demo_over:
             self._systemd.stopping()
         if self._child is not None:
@@ -374,24 +373,24 @@ class HubServer:
         when_started(HubStartInfo(self.url, self._url_elsewhere, self._plan, self._token_file, self._config, link))
 
     def _share_polling(self) -> None:
-        """Of several hubs each reads some of the hosts."""
+        """In a cluster, each hub reads some of the hosts."""
         cluster = None if self._services is None else self._services.cluster
         if cluster is not None and (shards := cluster.polling_shards) != self._polling_shards:
             self._polling_shards = shards
             self._watching.change_share(cluster.polls)
 
     def _url_of_child(self) -> str:
-        """Where the hub's own agent reaches it: without TLS, as a certificate is not for this machine's own address."""
+        """The URL for the hub's own agent: without TLS, because certificates are not issued for loopback addresses."""
         return self.url if self._plain is None else write_url("127.0.0.1", self._plain, "http")
 
     def _find_target(self, name: str) -> Target | None:
-        """Raises UsageError where no host is watched, as a demo was asked for."""
+        """Raises UsageError if the demo was requested: then no real host is watched."""
         if self._plan.demo_is_asked:
             raise UsageError("this hub was started with --demo and watches no real hosts.", "Start it without --demo.")
         return self._watching.find(name)
 
     def _keeps_away(self) -> bool:
-        """A demo that was asked for shows nothing else; any other ends when there are hosts to watch."""
+        """A requested demo shows nothing else; any other ends when there are hosts to watch."""
         self.hub.ingest.end_simulation()
         return self.hub.fleet.is_simulated
 
@@ -415,13 +414,13 @@ async def _make_first_admin(auth: Auth, secret: str | None) -> str | None:
 
 
 def _simulate(hosts: int) -> list[str]:
-    """Large fleets report less often: hub, simulated agents and the browser usually share one small machine."""
+    """Large fleets report less often: hub, simulated agents and browser usually share one small machine."""
     return ["--simulate", str(hosts), "--interval", f"{max(2.0, hosts / 250):g}s"]
 
 
 async def tick_forever(observers: Observers, when_done: Callable[[], None] = lambda: None) -> None:
-    """Have the fleet's observers publish it once a second, and do what else is due. `when_done` is called after each
-    second in which it could be published."""
+    """Publish the fleet once a second and run other work that is due. `when_done` is called after each second in which
+    it could be published."""
     loop = asyncio.get_running_loop()
     due = loop.time()
     while True:
@@ -440,9 +439,9 @@ def run_hub(server: HubServer | None, when_started: Callable[[HubStartInfo], Non
     is_ended = False
 
     def begin(started: HubStartInfo) -> None:
-        # A hub keeps hundreds of thousands of small objects that never form circles: what was loaded is never looked
-        # through again, and all of the rest seldom. A look at the newest is short, whatever comes in: each object
-        # takes up to 3 µs, and the event loop waits.
+        # A hub keeps hundreds of thousands of small objects without cycles. What was loaded is never scanned again, and
+        # the oldest generation rarely. A scan of the youngest is short: each object takes up to 3 µs, and blocks the
+        # event loop.
         gc.freeze()
         gc.enable()
         when_started(started)
@@ -450,7 +449,7 @@ def run_hub(server: HubServer | None, when_started: Callable[[HubStartInfo], Non
             signal.raise_signal(signal.SIGTERM)
 
     def end(*_: object) -> None:
-        """A signal while no server runs: before the first one, or between a demo and the hub that follows it."""
+        """A signal while no server runs: before the first one, or between a demo and the next hub."""
         nonlocal is_ended
         if is_ended:
             raise KeyboardInterrupt
@@ -460,7 +459,7 @@ def run_hub(server: HubServer | None, when_started: Callable[[HubStartInfo], Non
         signal.signal(number, end)
 
     gc.set_threshold(10_000, 5, 1_000)
-    # Each viewer and each agent is a descriptor, and the usual limit of 1,024 is soon used up.
+    # Each viewer and each agent needs a descriptor; the usual limit of 1,024 is too low.
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     sys.setswitchinterval(THREAD_SECONDS)
@@ -471,8 +470,8 @@ def run_hub(server: HubServer | None, when_started: Callable[[HubStartInfo], Non
 
 
 def _return_large_blocks() -> None:
-    """Have glibc give large blocks back to the system as soon as they are free: a delta of thousands of hosts has
-    megabytes, and the small objects made meanwhile would keep them. A few heaps are enough for the hub's threads."""
+    """Make glibc return large blocks to the system when they are freed: a delta of thousands of hosts has megabytes,
+    and small objects allocated meanwhile would pin them. A few heaps are enough for the hub's threads."""
     with contextlib.suppress(OSError, AttributeError):  # another C library
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)

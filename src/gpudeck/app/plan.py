@@ -18,11 +18,10 @@ DEMO_HOSTS = 24
 
 
 class Plan(Struct, frozen=True):
-    """What this hub is going to show. `demo_is_asked` keeps the demo even when real hosts report; `demo_days` is how
-    long a past it begins with.
+    """What this hub shows. `demo_is_asked` keeps the demo even when real hosts report; `demo_days` is the length of its
+    past.
 
-    `named_hosts` is how many hosts an option names; 0 where only the configuration names any, None where none are
-    named.
+    `named_hosts` is how many hosts an option names; 0 if only the configuration names hosts, None if none are named.
     """
 
     demo_hosts: int | None = None
@@ -33,15 +32,15 @@ class Plan(Struct, frozen=True):
 
 
 def make_plan(settings: Settings, demo_hosts: int | None, has_gpus: Callable[[], bool], *, ssh_hosts: int = 0) -> Plan:
-    """The demo when it is asked for; else this machine where it has GPUs, and the hosts that are named; and where there
-    is neither, and no monitor that came before, the demo until a host reports."""
+    """The demo if it was requested; else this machine if it has GPUs, and the configured hosts. If there is neither,
+    and no predecessor, the demo until a host reports."""
     if demo_hosts is not None:
         return Plan(demo_hosts=demo_hosts, demo_is_asked=True)
     named = ssh_hosts if ssh_hosts or names_hosts(settings) else None
     if settings.local == "auto" and has_gpus():
         return Plan(watch_this_machine=True, named_hosts=named)
-    # Users of another monitor, or of Slurm, have hosts, and readers who would take simulated ones for real. So have
-    # several hubs.
+    # A site with another monitor, with Slurm or with several hubs has real hosts, and users could take simulated ones
+    # for real.
     has_schedulers = bool(settings.schedulers.slurm or settings.schedulers.plugins)
     is_alone = settings.compat == CompatSettings() and settings.cluster is None and not has_schedulers
     is_demo = settings.demo == "auto" and named is None and is_alone
@@ -49,7 +48,7 @@ def make_plan(settings: Settings, demo_hosts: int | None, has_gpus: Callable[[],
 
 
 def names_hosts(settings: Settings) -> bool:
-    """Whether the settings name hosts, or a list of hosts."""
+    """Whether the settings name hosts or lists of hosts."""
     is_found = settings.discovery != DiscoverySettings() or compat_names_hosts(settings.compat)
     return bool(settings.hosts) or is_found
 
@@ -57,8 +56,8 @@ def names_hosts(settings: Settings) -> bool:
 def make_poll_methods(
     settings: Settings, ssh_password: str | None = None, nodes: Nodes | None = None
 ) -> dict[str, PollMethod]:
-    """By name. `ssh_password` is one that a person typed; `nodes` gets what nodes of GPU Cluster Status Monitor say of
-    themselves."""
+    """The poll methods by source. `ssh_password` was typed by a user; `nodes` receives what nodes of GPU Cluster Status
+    Monitor report about themselves."""
     return registry.make_poll_methods(
         settings.pull,
         settings.ssh,

@@ -1,6 +1,6 @@
-"""Reloading the settings of a running hub: what can change is applied, and what needs a restart is logged.
+"""Reloading the settings of a running hub: changes are applied, and those that need a restart are logged.
 
-A file with a mistake changes nothing: the log says so, and the page until the next file without one.
+A file with a mistake changes nothing: the log and the page show it until the next valid file.
 """
 
 import asyncio
@@ -20,17 +20,16 @@ log = logging.getLogger(__name__)
 
 
 class ReloadablePart(Struct, frozen=True):
-    """Something that can be changed while the hub runs: the settings that it is made of, by their names in the file,
-    and what makes new ones count. `take` gets all settings as they are to be, and is called where some of these
-    changed."""
+    """Settings that can change while the hub runs, by their names in the file. `take` is called with all new settings
+    if one of these changed."""
 
     names: tuple[str, ...]
     take: Callable[[Settings], Awaitable[None] | None]
 
 
 class HubReload:
-    """`read` gives the settings as they are written now and raises UsageError; `report_problem` shows a problem on the
-    page, None takes it back."""
+    """`read` reads the settings from the file and raises UsageError; `report_problem` shows a problem on the page, None
+    clears it."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class HubReload:
         report_problem: Callable[[str | None], None],
         note: Callable[[], Awaitable[None]],
     ) -> None:
-        """`note` writes down that other settings count."""
+        """`note` records that the settings in effect have changed."""
         self._current = settings
         self._read = read
         self._parts = parts
@@ -52,7 +51,7 @@ class HubReload:
         self._turn = asyncio.Lock()
 
     async def check(self) -> None:
-        """Read them again, and let count what can. Whatever goes wrong is logged."""
+        """Read the settings again and apply what can be applied. Failures are logged."""
         async with self._turn:
             self._supervisor.reloading()
             try:
@@ -94,9 +93,9 @@ class HubReload:
 
 @contextlib.contextmanager
 def handle_sighup(reload: HubReload, end: Callable[[], None]) -> Iterator[None]:
-    """SIGHUP reads the settings again as long as the block lasts; that of a terminal which was closed is the end."""
+    """Reload the settings on SIGHUP while the block lasts. SIGHUP of a closed terminal ends the hub."""
     loop, terminal, looks = asyncio.get_running_loop(), ControllingTerminal(), set[asyncio.Task[None]]()
-    # nohup: the process is meant to outlive its terminal.
+    # nohup: the process outlives its terminal.
     outlives_terminal = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 
     def hang_up() -> None:

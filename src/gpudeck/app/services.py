@@ -61,8 +61,8 @@ _AGAIN_SECONDS: Final = 1.0
 
 
 class HubServices:
-    """`open` before the hub serves, `start` when it does, `close` at the end, in the event loop that owns the hub. Each
-    service is registered with the fleet's observers."""
+    """`open` before the hub serves, `start` when it serves, `close` at the end, in the event loop that owns the hub.
+    Each service is registered with the fleet's observers."""
 
     def __init__(
         self,
@@ -275,7 +275,7 @@ class HubServices:
             hub.fleet.observers.add(observer)
 
     def _make_alertmanager(self, notify: NotifySettings, events: EventLog, fleet: str) -> list[Service]:
-        """None without the setting, and none for a demo whose messages are withheld."""
+        """None without the setting, and none for a demo without messages."""
         if notify.alertmanager is None or (fleet != REAL and not notify.demo):
             return []
         prefix = "" if fleet == REAL else DEMO_PREFIX
@@ -287,12 +287,12 @@ class HubServices:
         ]
 
     async def open(self) -> None:
-        """Load what each service has in a database, now, or as soon as that answers: the hub serves meanwhile."""
+        """Load each service's data from the database: now, or as soon as it answers. The hub serves meanwhile."""
         for service in self._all:
             await self.open_part(service.open)
 
     async def open_part(self, open_part: Callable[[], Awaitable[None]]) -> None:
-        """The same for one more part, which raises Temporary as long as its database does not answer."""
+        """Open one part, again and again if it raises Temporary because its database does not answer."""
         try:
             await open_part()
         except Temporary as error:
@@ -313,7 +313,7 @@ class HubServices:
 
     async def _open_rest(self) -> None:
         while self._unopened:
-            # In their order, as alerts need the hosts; one may wait for another database than the next.
+            # In order, because alerts need the hosts; the next one may use another database.
             for open_part in list(self._unopened):
                 try:
                     await open_part()
@@ -332,7 +332,7 @@ class HubServices:
             self._hub.fleet.show_alerts(shown.alerts, shown.counts)
 
     def _remove_hosts(self, raw: Raw) -> None:
-        """Hosts that were removed on another hub."""
+        """Remove hosts that were removed on another hub."""
         host_ids = msgpack.decode(raw, type=list[str])
         for host_id in host_ids:
             if host_id in self._hub.fleet.hosts:
@@ -340,7 +340,7 @@ class HubServices:
         self.alerts.alerts.remove_hosts(host_ids)
 
     def share_hosts(self, managed: ManagedHosts) -> None:
-        """Hosts that are added on one hub are there on all."""
+        """Hosts that are added on one hub are added on all."""
         if self.cluster is not None:
             self.cluster.subscribe("hosts", lambda raw: managed.adopt(msgpack.decode(raw, type=ManagedHostList)))
             managed.call_with_changes(partial(self.cluster.share, "hosts"))
@@ -352,12 +352,12 @@ class HubServices:
 
 
 def _find_group(auth: Auth, login: str) -> str | None:
-    """What a provider says, else what this machine says."""
+    """The group from the login provider, else the Unix group on this machine."""
     return auth.users.group_of(login) or unix_group(login)
 
 
 def _make_cluster(hub: Hub, auth: Auth, settings: Settings, plan: Plan, data_dir: Path) -> "ClusterService | None":
-    """None where there is one hub alone, and in a demo."""
+    """None for a single hub, and for a demo."""
     if settings.cluster is None or plan.demo_hosts is not None:
         return None
     need("cluster", "the setting `cluster`")
@@ -367,7 +367,7 @@ def _make_cluster(hub: Hub, auth: Auth, settings: Settings, plan: Plan, data_dir
 
 
 def route_by_duty(app: App, cluster: "ClusterService", prefix: str) -> App:
-    """`app`, but for requests that another hub has to answer."""
+    """`app`, except for requests that another hub must answer."""
     from gpudeck.cluster.forwarding import DutyRouter  # noqa: PLC0415 - as above
 
     return DutyRouter(app, cluster, prefix)
