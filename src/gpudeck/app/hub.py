@@ -2,13 +2,10 @@
 
 import asyncio
 import contextlib
-import ctypes
 import gc
 import logging
-import resource
 import signal
 import socket
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -43,10 +40,10 @@ from gpudeck.discovery.static import StaticHosts
 from gpudeck.fetch import shared_trust
 from gpudeck.fleet.clock_monitor import ClockMonitor
 from gpudeck.fleet.hub import Hub
-from gpudeck.fleet.observers import EverySecond, Observers
+from gpudeck.fleet.observers import EverySecond, tick_forever
 from gpudeck.model.address import open_socket
 from gpudeck.model.clock import SharedClock, wall
-from gpudeck.model.cpu_budget import THREAD_SECONDS, run_in_steps
+from gpudeck.model.cpu_budget import tune_process
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.settings import Address, expand_home
 from gpudeck.model.target import Target
@@ -62,11 +59,8 @@ from gpudeck.settings import Settings, exposure_problem, find_data_dir, find_mis
 
 log = logging.getLogger(__name__)
 
-TICK_SECONDS = 1.0
 _HAD_REAL_HOSTS = "had-real-hosts"
 """A file in the data folder: a hub that has shown real hosts never starts the demo by itself again."""
-_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8
-_LARGE_BYTES = 128 * 1024
 
 
 class HubStartInfo(Struct, frozen=True):
@@ -418,20 +412,6 @@ def _simulate(hosts: int) -> list[str]:
     return ["--simulate", str(hosts), "--interval", f"{max(2.0, hosts / 250):g}s"]
 
 
-async def tick_forever(observers: Observers, when_done: Callable[[], None] = lambda: None) -> None:
-    """Publish the fleet once a second and run other work that is due. `when_done` is called after each second in which
-    it could be published."""
-    loop = asyncio.get_running_loop()
-    due = loop.time()
-    while True:
-        if await run_in_steps(observers.publish_in_steps()):
-            when_done()
-        await asyncio.sleep(0)
-        observers.on_second()
-        due = max(due + TICK_SECONDS, loop.time())
-        await asyncio.sleep(due - loop.time())
-
-
 def run_hub(server: HubServer | None, when_started: Callable[[HubStartInfo], None]) -> None:
     """Serve in this thread until Ctrl-C or SIGTERM."""
     import uvloop  # noqa: PLC0415 - only the running hub needs it
@@ -439,9 +419,7 @@ def run_hub(server: HubServer | None, when_started: Callable[[HubStartInfo], Non
     is_ended = False
 
     def begin(started: HubStartInfo) -> None:
-        # A hub keeps hundreds of thousands of small objects without cycles. What was loaded is never scanned again, and
-        # the oldest generation rarely. A scan of the youngest is short: each object takes up to 3 µs, and blocks the
-        # event loop.
+        # What was loaded until now is never scanned again.
         gc.freeze()
         gc.enable()
         when_started(started)
@@ -458,21 +436,7 @@ def run_hub(server: HubServer | None, when_started: Callable[[HubStartInfo], Non
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
 
-    gc.set_threshold(10_000, 5, 1_000)
-    # Each viewer and each agent needs a descriptor; the usual limit of 1,024 is too low.
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    sys.setswitchinterval(THREAD_SECONDS)
-    _return_large_blocks()
+    tune_process()
     with contextlib.suppress(KeyboardInterrupt):
         while server is not None and not is_ended:
             server = uvloop.run(server.serve(begin))
-
-
-def _return_large_blocks() -> None:
-    """Make glibc return large blocks to the system when they are freed: a delta of thousands of hosts has megabytes,
-    and small objects allocated meanwhile would pin them. A few heaps are enough for the hub's threads."""
-    with contextlib.suppress(OSError, AttributeError):  # another C library
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
-        mallopt(_M_ARENA_MAX, 2)

@@ -6,6 +6,7 @@ when it ends, counted (`observer_failures`), and shown as a problem of the hub u
 without one.
 """
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,13 +16,14 @@ from msgspec import Struct
 
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.table import FleetTable, Pending
-from gpudeck.model.cpu_budget import Steps
+from gpudeck.model.cpu_budget import Steps, run_in_steps
 
 log = logging.getLogger(__name__)
 
 RECOVERED_SECONDS: Final = 60
 """An observer has recovered after this long without a failure. Hosts that report rarely must not make its problem flap.
 """
+TICK_SECONDS: Final = 1.0
 SOURCE: Final = "observers"
 """The source name of the observers' problems in the fleet."""
 
@@ -230,3 +232,17 @@ class Observers:
 
     def _show(self) -> None:
         self._say(SOURCE, [self._failing[one].problem for one in self._all if one in self._failing])
+
+
+async def tick_forever(observers: Observers, when_done: Callable[[], None] = lambda: None) -> None:
+    """Publish the fleet once a second and run other work that is due. `when_done` is called after each second in which
+    it could be published."""
+    loop = asyncio.get_running_loop()
+    due = loop.time()
+    while True:
+        if await run_in_steps(observers.publish_in_steps()):
+            when_done()
+        await asyncio.sleep(0)
+        observers.on_second()
+        due = max(due + TICK_SECONDS, loop.time())
+        await asyncio.sleep(due - loop.time())
