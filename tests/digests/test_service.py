@@ -132,7 +132,7 @@ def test_hub_that_dies_between_the_outbox_and_its_note_sends_it_once(
         site = Site(tmp_path, history, WEEKLY, USERS, channels)
         with monkeypatch.context() as patched:
             if dies:
-                patched.setattr("gpudeck.digests.store.DigestStore.add", die)
+                patched.setattr("gpudeck.digests.service.DigestStore.add", die)
             await site.send()
 
     with pytest.raises(SystemExit):

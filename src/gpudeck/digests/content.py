@@ -1,14 +1,13 @@
-"""What a digest says: sections of figures, tables and sentences, before it is HTML, text or lines of a chat. Pure."""
+"""The content of a digest, whatever it is rendered to: sections of figures, tables and sentences. Pure."""
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 from datetime import datetime, tzinfo
 from typing import Final
 
 from msgspec import Struct, field
 
 from gpudeck.digests.figures import MAX_RUNS, FleetFigures, OwnRuns, OwnUse, PeriodFigures, describe_use, sum_use
-from gpudeck.digests.periods import DigestPeriod
 from gpudeck.model.job import RATING_WORDS, Run
 from gpudeck.model.text import clean, show_count, show_length, show_span, without_maker
 from gpudeck.model.usage import NumberFormat, Usage, WastedHours, show_number
@@ -46,7 +45,7 @@ class Digest(Struct, frozen=True):
 
 
 class Style(Struct, frozen=True):
-    """How one recipient reads figures: unknown is a word, and never a number."""
+    """Formats figures for one recipient. Unknown is a word, never a number."""
 
     numbers: NumberFormat
     zone: tzinfo
@@ -123,12 +122,11 @@ def describe_fleet(figures: PeriodFigures, fleet: FleetFigures, style: Style, no
 
 
 def _describe_use(usage: Usage, use: OwnUse, style: Style) -> list[Figure]:
-    measured = use.measured_hours
-    share = use.active_hours / measured if use.active_hours is not None and measured > 0 else None
-    is_part = share is not None and measured < 0.995 * use.gpu_hours
+    is_part = use.utilization is not None and use.measured_hours < 0.995 * use.gpu_hours
+    part = f"of {style.number(use.measured_hours)} measured" if is_part else ""
     rows = [
         Figure("GPU-hours", style.number(use.gpu_hours), _before(use.before, style)),
-        Figure("Utilization", style.percent(share), f"of {style.number(measured)} measured" if is_part else ""),
+        Figure("Utilization", style.percent(use.utilization), part),
         _describe_wasted("Idle GPU-hours", use.idle, style),
     ]
     if use.unused.hours is not None:
@@ -184,10 +182,8 @@ def _describe_coverage(usage: Usage, style: Style) -> list[str]:
 
 
 def _row(name: str, use: OwnUse, style: Style) -> tuple[str, ...]:
-    measured = use.measured_hours
-    share = use.active_hours / measured if use.active_hours is not None and measured > 0 else None
     cost = "–" if use.cost is None else style.number(use.cost, 2)
-    return name, style.number(use.gpu_hours), style.percent(share), style.number(use.idle.hours), cost
+    return name, style.number(use.gpu_hours), style.percent(use.utilization), style.number(use.idle.hours), cost
 
 
 def _describe_demand(fleet: FleetFigures, style: Style, now: float) -> DigestSection:
@@ -222,17 +218,3 @@ def _describe_reliability(fleet: FleetFigures, style: Style) -> DigestSection:
         rows.append((gpu, style.number(one.score, 0)))
     texts = list(found.problems) if rows else ["No faults are recorded.", *found.problems]
     return DigestSection("Least reliable GPUs", texts=texts, head=("GPU and faults", "Score of 100"), rows=rows)
-
-
-def make_digest(
-    period: DigestPeriod,
-    sections: Sequence[DigestSection],
-    notes: Iterable[str],
-    *,
-    prefix: str,
-    page: str | None,
-    zone: str,
-    link: str,
-) -> Digest:
-    footer = [f"{period.first} to {period.last}, {clean(zone)}.", *notes]
-    return Digest(f"{prefix}GPU digest, {period.first} to {period.last}", list(sections), footer, link, page)

@@ -62,6 +62,12 @@ class OwnUse(Struct, frozen=True):
     cost: float | None
     energy_kwh: float | None
 
+    @property
+    def utilization(self) -> float | None:
+        """0 to 1, of the time in which it was measured."""
+        is_known = self.active_hours is not None and self.measured_hours > 0
+        return (self.active_hours or 0.0) / self.measured_hours if is_known else None
+
 
 class OwnRuns(Struct, frozen=True):
     """The best and the worst run, with verdicts. `count` is None where there are more than were looked at."""

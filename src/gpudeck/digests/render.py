@@ -4,8 +4,8 @@ HTML of mails: tables, inline styles and no pictures, as many clients know no st
 from anywhere: all text is escaped here.
 """
 
+from collections.abc import Callable, Sequence
 from html import escape
-from itertools import zip_longest
 from typing import Final
 
 from gpudeck.digests.content import Digest, DigestSection
@@ -83,46 +83,32 @@ def render_text(digest: Digest) -> str:
     title = clean(digest.title)
     lines = [title, "=" * len(title), ""]
     for section in digest.sections:
-        lines += [clean(section.title), "-" * len(section.title), *_figure_lines(section), *_table_lines(section)]
-        lines += [*map(clean, section.texts), ""]
+        figures = [(one.label, one.value + (f"  ({clean(one.note)})" if one.note else "")) for one in section.figures]
+        table = [section.head, *section.rows] if section.rows else []
+        lines += [clean(section.title), "-" * len(section.title)]
+        lines += [*_align(figures, str.ljust), *_align(table, str.rjust), *map(clean, section.texts), ""]
     lines += ["--", *map(clean, digest.footer), *([_url(digest)] if digest.page else [])]
     return "\n".join(lines) + "\n"
+
+
+def _align(rows: Sequence[tuple[str, ...]], align: Callable[[str, int], str]) -> list[str]:
+    """Rows in columns. `align` is of all but the first column."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join([row[0].ljust(widths[0]), *map(align, row[1:], widths[1:])]).rstrip() for row in rows]
 
 
 def render_lines(digest: Digest) -> list[str]:
     """For chats: a line a section and a line a table's row, as short as they get."""
     lines = []
     for section in digest.sections:
-        told = "; ".join(f"{one.label} {one.value}" + (f" ({one.note})" if one.note else "") for one in section.figures)
-        lines.append(f"{section.title}: {told}" if told else f"{section.title}:")
-        lines += [", ".join([row[0], *_label(section.head, row)]) for row in section.rows[:5]]
+        figures = "; ".join(
+            f"{one.label} {one.value}" + (f" ({one.note})" if one.note else "") for one in section.figures
+        )
+        lines.append(f"{section.title}: {figures}".rstrip())
+        for name, *row in section.rows[:5]:
+            lines.append(", ".join([name, *map("{} {}".format, section.head[1:], row)]))
         lines += section.texts
     return [*lines[: _MAX_LINES - len(digest.footer)], *digest.footer]
-
-
-def _label(head: tuple[str, ...], row: tuple[str, ...]) -> list[str]:
-    return [f"{name} {value}" for name, value in zip(head[1:], row[1:], strict=True)]
-
-
-def _figure_lines(section: DigestSection) -> list[str]:
-    width = max((len(one.label) for one in section.figures), default=0)
-    return [
-        f"{one.label:<{width}}  {one.value}" + (f"  ({clean(one.note)})" if one.note else "") for one in section.figures
-    ]
-
-
-def _table_lines(section: DigestSection) -> list[str]:
-    if not section.rows:
-        return []
-    table = [section.head, *section.rows]
-    widths = [max(map(len, column)) for column in zip_longest(*table, fillvalue="")]
-    return [
-        "  ".join(
-            cell.rjust(width) if at else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
 
 
 def _url(digest: Digest) -> str:
