@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import text
 
 from fakes.api_app import make_auth
@@ -22,10 +23,11 @@ from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.idle_policy.service import IdlePolicyService
 from gpudeck.idle_policy.settings import Exemptions, IdlePolicySettings, IdleRule
-from gpudeck.idle_policy.store import KeepDraft, KeepRefused
+from gpudeck.idle_policy.store import KeepRefused
 from gpudeck.model.allocation import Allocation, SchedulerMark
 from gpudeck.model.cluster import Duty
 from gpudeck.model.event import Event
+from gpudeck.model.idle_policy import Keep
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.reservations.store import ReservationStore
@@ -274,7 +276,7 @@ def test_an_owner_who_cannot_be_warned_is_not_acted_on(tmp_path: Path) -> None:
         site = await start()
         await site.pass_time(20)
         assert site.kinds() == ["notify", "stopped"]
-        assert await site.audit() == ["idle policy: notify", "idle policy: stop"]
+        assert await site.audit() == ["idle policy: notify", "idle policy: stopped"]
         [ladder] = site.service.show().ladders
         assert "cannot be warned" in (ladder.reason or "")
         assert site.told[0].title == "Idle policy: could not notify the owner of GPU 0 of gpu01"
@@ -284,16 +286,17 @@ def test_an_owner_who_cannot_be_warned_is_not_acted_on(tmp_path: Path) -> None:
 
 
 def test_a_kept_gpu_is_left_alone(tmp_path: Path) -> None:
-    async def scene(start: Any) -> None:
-        site = await start()
+    async def scene(open_site: Any) -> None:
+        site = await open_site()
         await site.pass_time(1.5)
         entry = site.auth.audit.entry
-        draft = KeepDraft("GPU-0", "gpu01", "0", "alice", 10 * MINUTE, "a demo")
-        keep = await site.service.keeps.add(draft, site.clock.now, 1, entry(LOCAL_ADMIN, "keep gpu"))
+        start, end = site.clock.now, site.clock.now + 10 * MINUTE
+        wanted = Keep(id=0, gpu="GPU-0", host="gpu01", label="0", user="alice", start=start, end=end, reason="a demo")
+        keep = await site.service.keeps.add(wanted, start, 1, entry(LOCAL_ADMIN, "keep gpu"))
         await site.pass_time(9.5)
         assert site.kinds() == ["notify"]
         assert site.service.show().ladders[0].kept_until == keep.end
-        another = KeepDraft("GPU-1", "gpu01", "1", "alice", MINUTE, "too many")
+        another = replace(wanted, gpu="GPU-1", label="1")
         with pytest.raises(KeepRefused, match="keeps 1 GPUs already"):
             await site.service.keeps.add(another, site.clock.now, 1, entry(LOCAL_ADMIN, "keep gpu"))
         await site.pass_time(3)

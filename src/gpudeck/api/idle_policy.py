@@ -20,7 +20,7 @@ from gpudeck.history.time_range import check_range
 from gpudeck.history.usage import price_of
 from gpudeck.idle_policy.report import JobSpan, PastFacts, simulate, sum_up
 from gpudeck.idle_policy.service import IdlePolicyService, find_owners
-from gpudeck.idle_policy.store import KeepDraft, KeepRefused, check_length
+from gpudeck.idle_policy.store import KeepRefused, check_length
 from gpudeck.model import clock
 from gpudeck.model.idle_policy import MAX_REASON, IdlePolicyState, Keep, KeepList, PolicyReport
 from gpudeck.model.reservation import Reservation
@@ -145,10 +145,19 @@ async def keep_gpu(caller: TheCaller, data: JSONBody[NewKeep], auth: TheAuth, se
         raise ValidationException("for: give a length, such as 8h")
     check_length(seconds, policy.settings.longest_keep, is_admin=is_admin)
     reason = clean(" ".join(data.reason.split()))
-    draft = KeepDraft(gpu.uuid, host.name, gpu.label, caller.name, seconds, reason)
+    keep = Keep(
+        id=0,
+        gpu=gpu.uuid,
+        host=host.name,
+        label=gpu.label,
+        user=caller.name,
+        start=now,
+        end=now + seconds,
+        reason=reason,
+    )
     details = f"for {show_length(seconds)}: {reason}"
     entry = auth.audit.entry(caller, "keep gpu", f"{host.name}:{gpu.label}", details=details)
-    return await policy.keeps.add(draft, now, None if is_admin else policy.settings.most_keeps, entry)
+    return await policy.keeps.add(keep, now, None if is_admin else policy.settings.most_keeps, entry)
 
 
 @delete("/api/v1/keeps/{number:int}", status_code=200, opt=access("user"))

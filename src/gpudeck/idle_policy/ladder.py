@@ -1,4 +1,4 @@
-"""The ladder of an idle GPU: which step is due when. Pure: the running policy and the dry run ask the same functions.
+"""The ladder of an idle GPU: which step is due when. Pure: the running policy and the dry run use the same functions.
 
     idle spans − exempt times − keeps, in the hours of each rule → counted time → notify, warn, act
 
@@ -9,7 +9,7 @@ adds nothing and begins nothing anew; a longer one counts as work. Work, a keep 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta, tzinfo
 from fnmatch import fnmatchcase
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from msgspec import Struct
 
@@ -38,14 +38,6 @@ class IdleFacts(Struct, frozen=True):
     model: str
     users: Sequence[str]
     jobs: Sequence[str] = ()
-
-
-class _Stretch(NamedTuple):
-    """Counted time in which one rule is in force."""
-
-    start: float
-    end: float
-    rule: IdleRule
 
 
 def find_rules(settings: IdlePolicySettings, facts: IdleFacts, group_of: Callable[[str], str | None]) -> list[IdleRule]:
@@ -77,33 +69,26 @@ def climb(
     exempt: Spans = (),
     done: Sequence[LadderStep] = (),
 ) -> list[LadderStep]:
-    """The steps that are due in these spans after those that were `done`, which were at their own times. In `exempt`
-    times nothing counts; `keeps` begin the ladder anew."""
-    steps = list[LadderStep]()
-    for episode in _split(spans, keeps):
-        # Later ones begin anew: what was done before their begin is of another ladder.
-        own = [step for step in done if episode[0][0] <= step.at]
-        steps = _climb_one(list(_stretch(episode, rules, settings, exempt)), own)
-    return steps
+    """The steps that are due at the end of these spans, after those that were `done`, which were at their own times. In
+    `exempt` times nothing counts; `keeps` begin the ladder anew."""
+    ladders = list(_split(spans, keeps))
+    if not ladders:
+        return []
+    # Steps from before its begin were of another ladder.
+    own = [step for step in done if ladders[-1][0][0] <= step.at]
+    return _climb_one(ladders[-1], rules, settings, exempt, own)
 
 
 def climb_all(
-    spans: Spans,
-    rules: Sequence[IdleRule],
-    settings: IdlePolicySettings,
-    *,
-    keeps: Spans = (),
-    exempt: Spans = (),
-) -> list[tuple[LadderStep, Spans]]:
-    """The same for a whole past: the steps of every ladder, each with the spans of it. What follows the act is not
-    there: the GPU would have been released."""
-    found = list[tuple[LadderStep, Spans]]()
-    for episode in _split(spans, keeps):
-        steps = _climb_one(list(_stretch(episode, rules, settings, exempt)), [])
-        found += [(step, episode) for step in steps]
-        if steps and steps[-1].kind == "act":
-            return found
-    return found
+    spans: Spans, rules: Sequence[IdleRule], settings: IdlePolicySettings, *, keeps: Spans = (), exempt: Spans = ()
+) -> Iterator[tuple[LadderStep, Spans]]:
+    """The steps of every ladder of a whole past, each with the spans of its ladder. The act is the last: the GPU would
+    have been released."""
+    for ladder in _split(spans, keeps):
+        for step in _climb_one(ladder, rules, settings, exempt, ()):
+            yield step, ladder
+            if step.kind == "act":
+                return
 
 
 def _split(spans: Spans, keeps: Spans) -> Iterator[list[tuple[float, float]]]:
@@ -132,25 +117,24 @@ def _split(spans: Spans, keeps: Spans) -> Iterator[list[tuple[float, float]]]:
         yield ladder
 
 
-def _stretch(
-    spans: Spans, rules: Sequence[IdleRule], settings: IdlePolicySettings, exempt: Spans
-) -> Iterator[_Stretch]:
-    """What of them counts, and for which rule."""
+def _climb_one(
+    ladder: Spans,
+    rules: Sequence[IdleRule],
+    settings: IdlePolicySettings,
+    exempt: Spans,
+    done: Sequence[LadderStep],
+) -> list[LadderStep]:
     zone = load_zone(settings.zone)
-    first, last = spans[0][0], spans[-1][1]
+    first, last = ladder[0][0], ladder[-1][1]
     interactive = [span for part in settings.exempt.interactive for span in find_windows(part, first, last, zone)]
-    free = subtract(spans, [*interactive, *exempt])
-    found = list[_Stretch]()
+    free = subtract(ladder, [*interactive, *exempt])
+    stretches = list[tuple[float, float, IdleRule]]()
     for rule in rules:
-        own = free if rule.during is None else _intersect(free, list(find_windows(rule.during, first, last, zone)))
-        found += [_Stretch(start, end, rule) for start, end in own]
-        free = subtract(free, own)
-    yield from sorted(found, key=lambda one: one.start)
-
-
-def _climb_one(stretches: Sequence[_Stretch], done: Sequence[LadderStep]) -> list[LadderStep]:
+        rest = [] if rule.during is None else subtract(free, list(find_windows(rule.during, first, last, zone)))
+        stretches += [(start, end, rule) for start, end in subtract(free, rest)]
+        free = rest
     steps, counted = list(done), 0.0
-    for start, end, rule in stretches:
+    for start, end, rule in sorted(stretches, key=lambda one: one[0]):
         while (step := _next(rule, steps, start, counted)) is not None and step.at < end:
             steps.append(step)
         counted += end - start
@@ -201,8 +185,3 @@ def subtract(spans: Spans, others: Spans) -> list[tuple[float, float]]:
             if piece[0] < piece[1]
         ]
     return left
-
-
-def _intersect(spans: Spans, others: Spans) -> list[tuple[float, float]]:
-    pairs = ((max(start, begin), min(end, stop)) for start, end in spans for begin, stop in others)
-    return sorted(pair for pair in pairs if pair[0] < pair[1])

@@ -1,9 +1,10 @@
-"""The dry run: what the policy would have done in the past, to whom, and what it would have saved."""
+"""The dry run: the steps that the policy would have taken in the past, their owners, and what they would have saved."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from gpudeck.history.base import IdleEpisode
 from gpudeck.idle_policy.ladder import IdleFacts, LadderStep, Spans, climb_all, find_rules, subtract
@@ -66,10 +67,7 @@ def _describe(  # noqa: PLR0917 - what a step says
         rest = subtract(one.spans, [(0.0, max(step.at, ladder[0][0]))])
         hours = sum(end - start for start, end in rest) / HOUR
     return PolicyStep(
-        kind=step.kind,
-        rule=step.rule,
-        at=step.at,
-        idle_seconds=step.idle_seconds,
+        **asdict(step),
         gpu=one.gpu,
         host=one.host,
         label=one.label,
@@ -85,11 +83,11 @@ def reserved_spans(settings: IdlePolicySettings, found: Sequence[Reservation], u
     """When a GPU is exempt because one of its users has reserved it. A user's account may have another name: a
     reservation of a GPU that is in use counts for its users."""
     wanted = [one for one in found if settings.exempt.reserved and one.kind == "reservation" and not one.is_cancelled]
-    return [(one.start, one.released_at or one.end) for one in wanted if not users or _is_of(one, users)]
-
-
-def _is_of(one: Reservation, users: Sequence[str]) -> bool:
-    return not {*one.user.split(", ")}.isdisjoint(users)
+    return [
+        (one.start, one.released_at or one.end)
+        for one in wanted
+        if not users or not {*one.user.split(", ")}.isdisjoint(users)
+    ]
 
 
 def sum_up(
@@ -103,10 +101,9 @@ def sum_up(
     rows: dict[str | None, PolicyUser] = {}
     total = PolicyUser(None)
     for step in steps:
-        owners: list[str | None] = [*step.users] or [None]
-        for user in owners:
-            _add(rows.setdefault(user, PolicyUser(user)), step, 1 / max(1, len(step.users)))
         _add(total, step, 1.0)
+        for user in step.users or (None,):
+            _add(rows.setdefault(user, PolicyUser(user)), step, 1 / max(1, len(step.users)))
     users = sorted(rows.values(), key=lambda row: (-row.saved_hours, -row.acted, -row.warned, row.user or ""))
     return PolicyReport(
         start=period[0],

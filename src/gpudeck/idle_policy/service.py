@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from gpudeck import child_process
 from gpudeck.alerts.notifiers.message_service import MessageService
@@ -182,10 +182,14 @@ class IdlePolicyService(Service):
             self._messages.outbox.put(message)
             await self._messages.outbox.flush()
         elif step.kind == "warn":
-            await self._stop(place, record, step)
+            # Nothing happens to a GPU without a warning.
+            why = f"{', '.join(record.users) or 'its owner'} cannot be warned: no channel, so nothing happens to it"
+            did, told = "nobody can be warned of", f"{step.rule}: {why}"
+            await self._note(place, replace(record, stopped=why), "stopped", did, told, is_bad=True)
             return
-        detail = f"to {', '.join(message.accounts)}" if is_sent else "no channel reaches them"
-        await self._note(place, record, step, detail, did=None if is_sent else "could not notify the owner of")
+        told = f"to {', '.join(message.accounts)}" if is_sent else "no channel reaches them"
+        did = "could not notify" if not is_sent else "notified" if step.kind == "notify" else "warned"
+        await self._note_step(place, record, step, f"{did} the owner of", told)
 
     def _due(self, record: LadderRecord, rules: Sequence[IdleRule], now: float, ahead: float = 0.0) -> list[LadderStep]:
         """None while it is kept. With `ahead`, as if it stayed idle for so long."""
@@ -201,49 +205,37 @@ class IdlePolicyService(Service):
         accounts = {self._auth.users.account_of(user) or user for user in record.users}
         return reserved_spans(self.settings, found, sorted({*record.users, *accounts}))
 
-    async def _note(
-        self,
-        place: Place,
-        record: LadderRecord,
-        step: LadderStep,
-        detail: str,
-        *,
-        did: str | None = None,
-        is_bad: bool = False,
+    async def _note_step(
+        self, place: Place, record: LadderRecord, step: LadderStep, did: str, detail: str, *, is_bad: bool = False
     ) -> None:
-        """In the database, with its audit entry. What the database does not take was not done."""
         whose = ", ".join(record.users) or "nobody who is known"
         told = f"{step.rule}: {whose}, idle for {show_length(step.idle_seconds)}; {detail}"
-        entry = self._auth.audit.entry(_POLICY, f"idle policy: {step.kind}", _name(place), details=told)
-        await self._store.write([replace(record, done=[*record.done, step])], audit=entry)
-        record.done.append(step)
-        title = f"Idle policy: {did or _WORDS[step.kind]} GPU {place[1].label} of {place[0].name}"
-        self._add_event(place, f"idle_policy_{step.kind}", title, told, is_bad=is_bad)
+        await self._note(place, replace(record, done=[*record.done, step]), step.kind, did, told, is_bad=is_bad)
 
-    async def _stop(self, place: Place, record: LadderRecord, step: LadderStep) -> None:
-        """Nothing happens to a GPU without a warning."""
-        why = f"{', '.join(record.users) or 'its owner'} cannot be warned: no channel, so nothing happens to it"
-        entry = self._auth.audit.entry(_POLICY, "idle policy: stop", _name(place), details=f"{step.rule}: {why}")
-        await self._store.write([replace(record, stopped=why)], audit=entry)
-        record.stopped = why
-        title = f"Idle policy: nobody can be warned of GPU {place[1].label} of {place[0].name}"
-        self._add_event(place, "idle_policy_stopped", title, f"{step.rule}: {why}", is_bad=True)
+    async def _note(
+        self, place: Place, changed: LadderRecord, kind: str, did: str, detail: str, *, is_bad: bool
+    ) -> None:
+        """In the database, with its audit entry. What the database does not take was not done."""
+        entry = self._auth.audit.entry(_POLICY, f"idle policy: {kind}", _name(place), details=detail)
+        await self._store.write([changed], audit=entry)
+        self._records[changed.gpu] = changed
+        title = f"Idle policy: {did} GPU {place[1].label} of {place[0].name}"
+        self._add_event(place, f"idle_policy_{kind}", title, detail, is_bad=is_bad)
 
     async def _act(self, place: Place, record: LadderRecord, rule: IdleRule, step: LadderStep) -> None:
         """Written down first: a hub that is killed now does not run it a second time."""
         facts = hook_facts(place, record, step)
-        await self._note(place, record, step, f"runs {rule.hook[0]}", is_bad=True)
+        await self._note_step(place, record, step, "acts on", f"runs {rule.hook[0]}", is_bad=True)
         # Only what a command needs to be found and to write: no secret of the hub's own.
         own = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TZ") if name in os.environ}
-        run = partial(
-            child_process.run,
-            rule.hook,
-            seconds=rule.hook_timeout,
-            bytes_at_most=_MAX_OUTPUT,
-            environment=own | facts,
-        )
         try:
-            done = await asyncio.to_thread(run)
+            done = await asyncio.to_thread(
+                child_process.run,
+                rule.hook,
+                seconds=rule.hook_timeout,
+                bytes_at_most=_MAX_OUTPUT,
+                environment=own | facts,
+            )
             told, is_bad = f"{rule.hook[0]} ended with {done.code}", done.code != 0
             output = clean(" ".join(done.output.decode(errors="replace").split()))[:500]
             told += f": {output}" if output else ""
@@ -321,16 +313,10 @@ class IdlePolicyService(Service):
         return shown
 
 
-_WORDS: Final = {"notify": "notified the owner of", "warn": "warned the owner of", "act": "acts on"}
-
-
 def _show_step(place: Place, record: LadderRecord, step: LadderStep) -> PolicyStep:
     host, gpu = place
     return PolicyStep(
-        kind=step.kind,
-        rule=step.rule,
-        at=step.at,
-        idle_seconds=step.idle_seconds,
+        **asdict(step),
         gpu=gpu.uuid,
         host=host.name,
         label=gpu.label,

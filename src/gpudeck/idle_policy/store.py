@@ -1,10 +1,11 @@
 """The idle policy in the database: how far each ladder has come, and what owners keep."""
 
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import asdict, replace
 from sqlalchemy import Executable, delete, func, insert, select, update
 
 from gpudeck.database.engine import Database, FleetStore
@@ -75,17 +76,6 @@ class KeepRefused(GpudeckError):
         self.code = code
 
 
-class KeepDraft(Struct, frozen=True):
-    """What is asked for; the GPU is one that there is. `logins` are the caller's: empty, where nothing bounds them."""
-
-    gpu: str
-    host: str
-    label: str
-    by: str
-    seconds: float
-    reason: str
-
-
 class Keeps(FleetStore):
     """`all` are those that count, or ended lately. All that asks the database raises Temporary."""
 
@@ -109,23 +99,24 @@ class Keeps(FleetStore):
     def find(self, gpu: str, now: float) -> Keep | None:
         return next((one for one in self.open_at(now) if one.gpu == gpu), None)
 
-    async def add(self, draft: KeepDraft, now: float, most: int | None, audit: Executable) -> Keep:
-        """A keep of the same GPU that counts now ends. `most` bounds how many `by` can have. Raises KeepRefused."""
+    async def add(self, new: Keep, now: float, most: int | None, audit: Executable) -> Keep:
+        """Returns it with its own id. A keep of the same GPU that counts now ends. `most` bounds how many its user can
+        have. Raises KeepRefused."""
         async with self._database.begin() as connection:
             is_open = (keeps.c.fleet == self._fleet) & (keeps.c.end > now)
-            own = is_open & (keeps.c.user == draft.by) & (keeps.c.gpu != draft.gpu)
+            own = is_open & (keeps.c.user == new.user) & (keeps.c.gpu != new.gpu)
             for wanted, bound in ((own, most), (is_open, MAX_KEEPS)):
                 count = (await connection.execute(select(func.count()).select_from(keeps).where(wanted))).scalar_one()
                 if bound is not None and count >= bound:
                     hint = "`gpudeck keep` lists them; end one with `gpudeck keep HOST:GPU --end`."
-                    raise KeepRefused(409, "too_many", f"{clean(draft.by)} keeps {count} GPUs already.", hint)
-            await connection.execute(update(keeps).where(is_open, keeps.c.gpu == draft.gpu).values(end=now))
-            row: dict[str, Any] = {"user": draft.by, "start": now, "end": now + draft.seconds, "reason": draft.reason}
-            row |= {"fleet": self._fleet, "gpu": draft.gpu, "host": draft.host, "label": draft.label}
+                    raise KeepRefused(409, "too_many", f"{clean(new.user)} keeps {count} GPUs already.", hint)
+            await connection.execute(update(keeps).where(is_open, keeps.c.gpu == new.gpu).values(end=now))
+            row = asdict(new) | {"fleet": self._fleet}
+            del row["id"]
             number = (await connection.execute(insert(keeps).values(row).returning(keeps.c.id))).scalar_one()
             await connection.execute(audit)
         await self.load(now)
-        return next(one for one in self.all if one.id == number)
+        return replace(new, id=number)
 
     async def end(self, keep: Keep, now: float, audit: Executable) -> None:
         async with self._database.begin() as connection:
