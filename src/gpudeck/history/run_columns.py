@@ -253,32 +253,15 @@ def _group_runs(hour: Hour) -> dict[int, list[RunSlice]]:
     return found
 
 
-class _Part(Struct):
-    """What some hours of a host have of a query: `rows` are its GPUs there, `span` its samples. Its utilization and
-    memory may be known where others are on the GPU, too; the rest is of the GPU, and known where it is `alone`."""
+class _Columns(Struct):
+    """Samples of a query. `read` returns a metric, None if no sample has it."""
 
-    hours: _Span
-    rows: "list[int] | slice"
-    span: slice
+    times: Floats
+    covered: Floats
     present: Flags
-    alone: Flags
     memory: Floats
-    utilization: Floats | None
-
-    @property
-    def times(self) -> Floats:
-        return self.hours.times[self.span]
-
-    @property
-    def covered(self) -> Floats:
-        return self.hours.covered[self.span]
-
-    def read(self, name: str) -> Floats | None:
-        if name == _UTILIZATION:
-            return self.utilization
-        table = self.hours.read(name)
-        known = self.present if name == _TOTAL else self.alone
-        return None if table is None else _mask(table[self.rows, self.span], known)
+    cpu: Floats
+    read: Callable[[str], Floats | None]
 
 
 def _read_table(hour: Hour, name: str) -> Floats | None:
@@ -313,7 +296,7 @@ class _Pending(Struct):
     query: VerdictQuery
     hosts: dict[int, list[int]]
     windows: list[tuple[float, float]]
-    parts: dict[int, list[_Part]] = field(default_factory=dict)
+    parts: dict[int, list[_Columns]] = field(default_factory=dict)
 
 
 RunStart = tuple[int, tuple[object, ...], EarlierRun]
@@ -386,7 +369,7 @@ def _join_hours(windows: Iterable[tuple[float, float]]) -> list[tuple[float, flo
     return found
 
 
-def _cut(hours: _Span, query: VerdictQuery, gpus: Sequence[int], start: float, stop: float) -> _Part | None:
+def _cut(hours: _Span, query: VerdictQuery, gpus: Sequence[int], start: float, stop: float) -> _Columns | None:
     """The samples of these hours in the window, None where there are none. A run shares a GPU with the others there."""
     first, last = hours.times.searchsorted(start), hours.times.searchsorted(stop, side="right")
     numbers = [hours.gpus.index(gpu) if gpu in hours.gpus else -1 for gpu in gpus]
@@ -409,30 +392,28 @@ def _cut(hours: _Span, query: VerdictQuery, gpus: Sequence[int], start: float, s
         return None
     present &= hours.is_readable[rows, span]
     is_shared = bool(others.any())
-    part = _Part(hours, rows, span, present, present & ~others if is_shared else present, memory, None)
+    alone = present & ~others if is_shared else present
+    utilization = None
     if (whole := hours.read(_UTILIZATION)) is not None:
         # Beside others its own counts where it is known; a GPU that does not work works for nobody.
         known = _mask(whole[rows, span], present)
-        part.utilization = np.where(others & (known >= WORK_PERCENT), own, known) if is_shared else known
+        utilization = np.where(others & (known >= WORK_PERCENT), own, known) if is_shared else known
+
+    def read(name: str) -> Floats | None:
+        """Beside others only its utilization and memory can be known; the rest is of the GPU."""
+        if name == _UTILIZATION:
+            return utilization
+        table = hours.read(name)
+        return None if table is None else _mask(table[rows, span], present if name == _TOTAL else alone)
+
     is_unknown = np.isnan(memory)
-    if is_unknown.any() and (used := part.read(_MEMORY)) is not None:
-        part.memory = np.where(is_unknown, used, memory)
-    return part
-
-
-class _Columns(Struct):
-    """Parts put together. `read` returns a metric, None if no part has it."""
-
-    times: Floats
-    covered: Floats
-    present: Flags
-    memory: Floats
-    cpu: Floats
-    read: Callable[[str], Floats | None]
+    if is_unknown.any() and (used := read(_MEMORY)) is not None:
+        memory = np.where(is_unknown, used, memory)
+    return _Columns(hours.times[span], hours.covered[span], present, memory, hours.cpu[span], read)
 
 
 def _put_together(one: _Pending, known: Mapping[int, KnownGpu], names: Mapping[int, str]) -> RunSamples | None:
-    parts = {host: _join([*found]) for host, found in one.parts.items() if found}
+    parts = {host: _join(found) for host, found in one.parts.items()}
     if not parts:
         return None
     whole = next(iter(parts.values())) if len(one.hosts) == 1 else _align(one, parts)
@@ -456,24 +437,25 @@ def _put_together(one: _Pending, known: Mapping[int, KnownGpu], names: Mapping[i
     )
 
 
-def _join(parts: list[_Part]) -> _Columns:
+def _join(parts: list[_Columns]) -> _Columns:
+    """Parts of the same GPUs at different times."""
+    if len(parts) == 1:
+        return parts[0]
     parts.sort(key=lambda part: float(part.times[0]))
 
     def read(name: str) -> Floats | None:
         found = [part.read(name) for part in parts]
         if all(one is None for one in found):
             return None
-        known = [
-            np.full(part.present.shape, np.nan) if one is None else one for part, one in zip(parts, found, strict=True)
-        ]
-        return known[0] if len(known) == 1 else np.concatenate(known, axis=1)
+        blank = [np.full(part.present.shape, np.nan) for part in parts]
+        return np.concatenate([empty if one is None else one for one, empty in zip(found, blank, strict=True)], axis=1)
 
     return _Columns(
         np.concatenate([part.times for part in parts]),
         np.concatenate([part.covered for part in parts]),
         np.concatenate([part.present for part in parts], axis=1),
         np.concatenate([part.memory for part in parts], axis=1),
-        np.concatenate([part.hours.cpu[part.span] for part in parts]),
+        np.concatenate([part.cpu for part in parts]),
         read,
     )
 
