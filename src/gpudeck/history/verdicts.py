@@ -8,11 +8,12 @@ unknown does not judge: a suggestion that is missing costs less than a wrong one
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpudeck.history.base import Fault
 from gpudeck.history.codec import Flags
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 _GIB: Final = 2.0**30
 _MINUTE: Final = 60.0
 _MIN_SECONDS: Final = 55.0
-"""Of a shorter run nothing is said. Six samples, which are not exactly ten seconds apart."""
+"""Shorter runs are not judged. Six samples, which are not exactly ten seconds apart."""
 _MIN_WORK_SECONDS: Final = 45.0
 """Five samples: each has the mean activity of ten seconds."""
 _IDLE_NOTEBOOK_SECONDS, _IDLE_SECONDS = 55.0, 300.0
@@ -60,25 +61,42 @@ class VerdictRule(Struct, frozen=True):
     hides: tuple[str, ...] = ()
 
 
-def find_critical_fault(facts: RunFacts) -> str | None:
+_RULES: list[VerdictRule] = []
+_Find = Callable[[RunFacts], str | None]
+
+
+def _rule(  # noqa: PLR0917 - the columns of a table
+    text: str, threshold: str, fix: str, needs: str, is_major: bool = False, hides: tuple[str, ...] = ()
+) -> Callable[[_Find], _Find]:
+    """Adds a rule with the name of the function. The most important ones come first."""
+
+    def add(find: _Find) -> _Find:
+        _RULES.append(VerdictRule(find.__name__, text, threshold, fix, needs, find, is_major, hides))
+        return find
+
+    return add
+
+
+@_rule(
+    "A GPU reported a fault of its hardware or driver",
+    "any critical XID while it ran",
+    "Report this to your administrator, check the results, and use another GPU.",
+    "events",
+    is_major=True,
+)
+def hardware_fault(facts: RunFacts) -> str | None:
     return _describe_faults([one for one in facts.of.faults if find_xid(one.code).kind == "critical"])
 
 
-def find_program_fault(facts: RunFacts) -> str | None:
-    return _describe_faults([one for one in facts.of.faults if find_xid(one.code).kind == "application"])
-
-
-def _describe_faults(faults: Sequence[Fault]) -> str | None:
-    if not faults:
-        return None
-    codes = sorted({one.code for one in faults})
-    return "; ".join(
-        f"XID {code}, {show_count(sum(one.code == code for one in faults), 'time')}: {find_xid(code).text}"
-        for code in codes[:3]
-    )
-
-
-def find_restart_loop(facts: RunFacts) -> str | None:
+@_rule(
+    "It starts, ends and starts again without working",
+    "4 starts in a row, each under 5 min and under 20 % utilization, less than 2 min apart",
+    "Look at the program's log. Stop restarting it until the error is fixed.",
+    "runs of the same command",
+    is_major=True,
+    hides=("never_used",),
+)
+def restart_loop(facts: RunFacts) -> str | None:
     """Short starts one after the other that hardly reached the GPU. A sweep of short runs works most of its time."""
     chain: list[EarlierRun] = []
     begin = float(facts.of.times[0])
@@ -94,7 +112,14 @@ def find_restart_loop(facts: RunFacts) -> str | None:
     return f"{len(chain) + 1} starts of the same command within {show_span(float(facts.of.times[-1]) - begin)}"
 
 
-def find_out_of_memory(facts: RunFacts) -> str | None:
+@_rule(
+    "It probably ran out of GPU memory",
+    "it ended within 20 s of reaching 95 % of the memory, having grown by 10 % of it in 10 min",
+    "Use a smaller batch, gradient accumulation or checkpointing, or a GPU with more memory.",
+    "memory",
+    is_major=True,
+)
+def out_of_memory(facts: RunFacts) -> str | None:
     """It ended while its memory grew to the limit. An allocator that takes everything at its start did not grow."""
     if not facts.of.is_over or facts.is_interactive or len(facts.of.times) < 6:
         return None
@@ -110,7 +135,47 @@ def find_out_of_memory(facts: RunFacts) -> str | None:
     return f"{most:.0f} % of the memory of {facts.places(is_full)} in its last seconds, {more:.0f} % more than before"
 
 
-def find_never_used(facts: RunFacts) -> str | None:
+@_rule(
+    "The program made an error on the GPU",
+    "any XID of a program while it ran",
+    "Run it with CUDA_LAUNCH_BLOCKING=1, or with compute-sanitizer, to find the kernel.",
+    "events",
+)
+def program_fault(facts: RunFacts) -> str | None:
+    return _describe_faults([one for one in facts.of.faults if find_xid(one.code).kind == "application"])
+
+
+def _describe_faults(faults: Sequence[Fault]) -> str | None:
+    if not faults:
+        return None
+    codes = sorted({one.code for one in faults})
+    return "; ".join(
+        f"XID {code}, {show_count(sum(one.code == code for one in faults), 'time')}: {find_xid(code).text}"
+        for code in codes[:3]
+    )
+
+
+@_rule(
+    "The notebook holds a GPU without using it",
+    "30 min without work before its end, or in half of its time, in stretches of 10 min and more",
+    "Shut the kernel down when you pause; save what you need to a file first.",
+    "utilization, command",
+    is_major=True,
+    hides=("idle_now",),
+)
+def idle_notebook(facts: RunFacts) -> str | None:
+    return _find_idle(facts, 0.5) if facts.is_interactive else None
+
+
+@_rule(
+    "No GPU was ever used",
+    "no sample with 5 % utilization in 10 min and more",
+    "Check that the program finds the GPU, or run it without one.",
+    "utilization",
+    is_major=True,
+    hides=("idle_now",),
+)
+def never_used(facts: RunFacts) -> str | None:
     if (
         facts.is_interactive
         or facts.works.any()
@@ -121,11 +186,15 @@ def find_never_used(facts: RunFacts) -> str | None:
     return f"utilization below {WORK_PERCENT:.0f} % in all of {show_span(facts.wall)}"
 
 
-def find_idle_notebook(facts: RunFacts) -> str | None:
-    return _find_idle(facts, 0.5) if facts.is_interactive else None
-
-
-def find_idle(facts: RunFacts) -> str | None:
+@_rule(
+    "It holds GPUs after their work is done, or between work",
+    "30 min without work before its end, or in 20 % of its time, in stretches of 10 min and more",
+    "End the process when its work is done, and do long CPU work in a process without a GPU.",
+    "utilization",
+    is_major=True,
+    hides=("idle_now",),
+)
+def idle_after_work(facts: RunFacts) -> str | None:
     if facts.is_interactive or not facts.works.any():
         return None
     return _find_idle(facts, 0.2)
@@ -138,15 +207,21 @@ def _find_idle(facts: RunFacts, least_share: float) -> str | None:
     tail = max((end - begin for begin, end in stretches if end >= last), default=0.0)
     if idle < 30 * _MINUTE or (tail < 30 * _MINUTE and idle < least_share * facts.wall):
         return None
-    how = f"{show_span(idle)} without work in {show_count(len(stretches), 'stretch of 10 min or more')}"
-    how = how.replace("stretch of 10 min or mores", "stretches of 10 min or more")
+    count = f"{len(stretches)} stretch{'es' * (len(stretches) != 1)}"
+    how = f"{show_span(idle)} without work in {count} of 10 min or more"
     end = "before its end" if facts.of.is_over else "until now"
     return f"{how}, {100 * idle / facts.wall:.0f} % of {show_span(facts.wall)}" + (
         f"; {show_span(tail)} of it {end}" if tail else ""
     )
 
 
-def find_idle_now(facts: RunFacts) -> str | None:
+@_rule(
+    "It holds a GPU and does no work at the moment",
+    "still there, without work in the last minute of a notebook, or the last 5 min of another program",
+    "If it pauses for longer: save what you need, and end it.",
+    "utilization, command",
+)
+def idle_now(facts: RunFacts) -> str | None:
     """What goes on and does nothing lately. A server waits for requests."""
     if facts.of.is_over or facts.is_serving or not facts.is_idle[-1]:
         return None
@@ -159,7 +234,14 @@ def find_idle_now(facts: RunFacts) -> str | None:
     return f"{'idle notebook, ' * facts.is_interactive}no work for {show_span(seconds)}{held}"
 
 
-def find_unused_gpus(facts: RunFacts) -> str | None:
+@_rule(
+    "Some of its GPUs were never used",
+    "no work on a GPU in 10 min and more, while another one worked for 10 min",
+    "Request fewer GPUs, or start the program so that it uses all (torchrun, accelerate launch).",
+    "utilization",
+    is_major=True,
+)
+def unused_gpus(facts: RunFacts) -> str | None:
     seconds = facts.seconds_by_gpu
     unused = facts.busy_seconds <= 0.01 * seconds
     if facts.count < 2 or not unused.any() or facts.busy_seconds.max() < STRETCH_SECONDS:
@@ -171,24 +253,67 @@ def find_unused_gpus(facts: RunFacts) -> str | None:
     return f"{int(unused.sum())} of {facts.count} GPUs did no work ({facts.places(unused)})"
 
 
-def find_imbalance(facts: RunFacts) -> str | None:
-    """By SM activity if it is known: a GPU that waits for another one in a collective has 100 % utilization."""
-    used = facts.busy_seconds > 0.01 * facts.seconds_by_gpu
-    if used.sum() < 2 or facts.worked < STRETCH_SECONDS:
+@_rule(
+    "A GPU was too hot and slowed itself",
+    "thermal or hardware slowdown in 10 % of the working time, and in 5 min",
+    "Report this to your administrator: the cooling of the host needs attention.",
+    "throttling flags",
+    hides=("slow_gpu",),
+)
+def thermal_throttling(facts: RunFacts) -> str | None:
+    hot = _is_hot(facts) & facts.is_busy
+    if not hot.any():
         return None
-    name, levels = "SM activity", facts.by_gpu("sm_activity_percent")
-    if np.isnan(levels[used]).any():
-        name, levels = "utilization", facts.by_gpu("utilization_percent")
-    if np.isnan(levels[used]).any():
+    slowed = hot @ facts.of.covered
+    share = np.divide(slowed, facts.busy_seconds, out=np.zeros(facts.count), where=facts.busy_seconds > 0)
+    which = (share >= 0.1) & (slowed >= 5 * _MINUTE)
+    if not which.any():
         return None
-    middle = float(np.median(levels[used])) if used.sum() > 2 else float(levels[used].max())
-    lagging = used & (levels < 0.6 * middle)
-    if middle < 30 or not lagging.any():
-        return None
-    return f"mean {name} {levels[used].min():.0f} % on {facts.places(lagging)}, {middle:.0f} % on the others"
+    return f"slowed in {100 * share.max():.0f} % of the working time of {facts.places(which)}"
 
 
-def find_slow_gpu(facts: RunFacts) -> str | None:
+def _is_hot(facts: RunFacts) -> Flags:
+    hot: Flags = (facts.metric("throttled_thermal") > 0) | (facts.metric("throttled_hardware") > 0)
+    return hot
+
+
+@_rule(
+    "A low power limit slows the GPU down",
+    "at its power limit for half of the working time, with less than 65 % of the highest clock seen",
+    "Ask your administrator whether the limit is intended.",
+    "throttling flags, clocks",
+    hides=("slow_gpu",),
+)
+def power_limited(facts: RunFacts) -> str | None:
+    """Large cards reach their power limit under full load: that alone is normal. The clock says how much it costs. One
+    slow GPU of several has another reason."""
+    capped, least = (
+        facts.is_busy & (facts.metric("throttled_power") > 0),
+        np.maximum(STRETCH_SECONDS, 0.5 * facts.busy_seconds),
+    )
+    if not (capped @ facts.of.covered >= least).all():
+        return None
+    clocks = facts.metric("clock_sm_mhz")
+    capped &= ~np.isnan(clocks) & ~_is_hot(facts)
+    if not (capped @ facts.of.covered >= least).all():
+        return None
+    best = float(np.nanmax(clocks))
+    middle = [float(np.median(row[which])) for row, which in zip(clocks, capped, strict=True)]
+    if max(middle) >= 0.65 * best:
+        return None
+    limits = facts.metric("power_limit_watts")
+    limit = "" if np.isnan(limits).all() else f" at a limit of {np.nanmin(limits):.0f} W"
+    return f"median SM clock {max(middle):.0f} MHz while limited{limit}, up to {best:.0f} MHz otherwise"
+
+
+@_rule(
+    "One GPU is slower than the others, and they wait for it",
+    "a median SM clock below 85 % of its peers of the same model, under work, without more power than they draw",
+    "Report this to your administrator, and exclude this GPU until it is checked.",
+    "clocks and power of several GPUs",
+    hides=("imbalance",),
+)
+def slow_gpu(facts: RunFacts) -> str | None:
     """A lower clock than its peers of the same model has under the same work."""
     if facts.count < 2 or facts.worked < STRETCH_SECONDS or len(set(facts.of.models)) != 1:
         return None
@@ -214,46 +339,37 @@ def find_slow_gpu(facts: RunFacts) -> str | None:
     return f"median SM clock {own:.0f} MHz on {facts.places(slow)}, {others:.0f} MHz on the others"
 
 
-def find_thermal(facts: RunFacts) -> str | None:
-    hot = _is_hot(facts) & facts.is_busy
-    if not hot.any():
+@_rule(
+    "The work is unevenly distributed over the GPUs",
+    "a GPU's mean SM activity (or utilization) below 60 % of that of the others, which is 30 % or more",
+    "Give each GPU the same amount of work; check the sharding and the length of batches.",
+    "SM activity or utilization of several GPUs",
+)
+def imbalance(facts: RunFacts) -> str | None:
+    """By SM activity if it is known: a GPU that waits for another one in a collective has 100 % utilization."""
+    used = facts.busy_seconds > 0.01 * facts.seconds_by_gpu
+    if used.sum() < 2 or facts.worked < STRETCH_SECONDS:
         return None
-    slowed = hot @ facts.of.covered
-    share = np.divide(slowed, facts.busy_seconds, out=np.zeros(facts.count), where=facts.busy_seconds > 0)
-    which = (share >= 0.1) & (slowed >= 5 * _MINUTE)
-    if not which.any():
+    name, levels = "SM activity", facts.by_gpu("sm_activity_percent")
+    if np.isnan(levels[used]).any():
+        name, levels = "utilization", facts.by_gpu("utilization_percent")
+    if np.isnan(levels[used]).any():
         return None
-    return f"slowed in {100 * share.max():.0f} % of the working time of {facts.places(which)}"
-
-
-def _is_hot(facts: RunFacts) -> Flags:
-    hot: Flags = (facts.metric("throttled_thermal") > 0) | (facts.metric("throttled_hardware") > 0)
-    return hot
-
-
-def find_power_limit(facts: RunFacts) -> str | None:
-    """Large cards reach their power limit under full load: that alone is normal. The clock says how much it costs. One
-    slow GPU of several has another reason."""
-    capped, least = (
-        facts.is_busy & (facts.metric("throttled_power") > 0),
-        np.maximum(STRETCH_SECONDS, 0.5 * facts.busy_seconds),
-    )
-    if not (capped @ facts.of.covered >= least).all():
+    middle = float(np.median(levels[used])) if used.sum() > 2 else float(levels[used].max())
+    lagging = used & (levels < 0.6 * middle)
+    if middle < 30 or not lagging.any():
         return None
-    clocks = facts.metric("clock_sm_mhz")
-    capped &= ~np.isnan(clocks) & ~_is_hot(facts)
-    if not (capped @ facts.of.covered >= least).all():
-        return None
-    best = float(np.nanmax(clocks))
-    middle = [float(np.median(row[which])) for row, which in zip(clocks, capped, strict=True)]
-    if max(middle) >= 0.65 * best:
-        return None
-    limits = facts.metric("power_limit_watts")
-    limit = "" if np.isnan(limits).all() else f" at a limit of {np.nanmin(limits):.0f} W"
-    return f"median SM clock {max(middle):.0f} MHz while limited{limit}, up to {best:.0f} MHz otherwise"
+    return f"mean {name} {levels[used].min():.0f} % on {facts.places(lagging)}, {middle:.0f} % on the others"
 
 
-def find_pcie_bound(facts: RunFacts) -> str | None:
+@_rule(
+    "It waits for transfers between GPU and host",
+    "10 GB/s and more over PCIe on average, and SM activity (or utilization) below 50 %",
+    "Keep data on the GPU, use pinned memory and asynchronous copies, or offload less.",
+    "PCIe rates",
+    hides=("cpu_bound", "waiting_for_data", "small_batches"),
+)
+def pcie_bound(facts: RunFacts) -> str | None:
     if facts.worked < 5 * _MINUTE:
         return None
     name, level = _find_level(facts)
@@ -270,7 +386,14 @@ def _find_level(facts: RunFacts) -> tuple[str, float]:
     return ("utilization", facts.mean("utilization_percent")) if np.isnan(activity) else ("SM activity", activity)
 
 
-def find_cpu_bound(facts: RunFacts) -> str | None:
+@_rule(
+    "The GPU waits for a CPU that is fully used",
+    "90 % CPU and less than 70 % utilization, on average",
+    "Request more cores, move augmentation to the GPU, or prepare the data beforehand.",
+    "CPU",
+    hides=("waiting_for_data",),
+)
+def cpu_bound(facts: RunFacts) -> str | None:
     if facts.is_interactive or facts.is_serving or facts.worked < STRETCH_SECONDS:
         return None
     level, known = facts.mean("utilization_percent"), facts.of.cpu_percent[facts.work]
@@ -280,7 +403,13 @@ def find_cpu_bound(facts: RunFacts) -> str | None:
     return f"CPU at {cpu:.0f} %, mean utilization {level:.0f} %" if cpu >= 90 else None
 
 
-def find_waiting(facts: RunFacts) -> str | None:
+@_rule(
+    "The GPU waits between steps: for data, offloading or requests",
+    "20 % of the samples in dips below 25 % of up to 30 s, 20 of them, evenly over the time",
+    "Profile a few steps. If it loads data: more workers and prefetching; if it offloads: offload less.",
+    "utilization",
+)
+def waiting_for_data(facts: RunFacts) -> str | None:
     """Short dips between bursts, all the time. Checkpoints and evaluations are few and long, requests to a server and
     the cells of a notebook come unevenly."""
     if facts.is_interactive or facts.is_serving or facts.worked < STRETCH_SECONDS / 2:
@@ -314,7 +443,14 @@ def _dip_share(facts: RunFacts, row: int) -> float | None:
     return share if share >= 0.2 and is_even and float((values[kept] >= 50).mean()) >= 0.2 else None
 
 
-def find_small_batches(facts: RunFacts) -> str | None:
+@_rule(
+    "The GPU's kernels are too small to fill it",
+    "SM activity below 30 % and below half of the utilization, with less than half of the memory",
+    "Use larger batches, CUDA graphs or torch.compile, or several programs on one GPU.",
+    "SM activity, memory",
+    hides=("gpu_too_large", "small_memory"),
+)
+def small_batches(facts: RunFacts) -> str | None:
     if facts.worked < _MIN_WORK_SECONDS:
         return None
     activity, level = facts.mean("sm_activity_percent"), facts.mean("utilization_percent")
@@ -326,7 +462,13 @@ def find_small_batches(facts: RunFacts) -> str | None:
     return f"mean SM activity {activity:.0f} % at {level:.0f} % utilization, {100 * memory:.0f} % of the memory used"
 
 
-def find_no_tensor(facts: RunFacts) -> str | None:
+@_rule(
+    "The tensor cores are not used",
+    "tensor activity below 1 %, FP32 at 30 % and more, SM activity at 40 % and more, in Python or Julia",
+    "If it multiplies matrices: use bf16 or fp16 (autocast), or allow TF32.",
+    "SM, tensor and FP32 activity, command",
+)
+def no_tensor_cores(facts: RunFacts) -> str | None:
     """FP32 arithmetic fills the GPU, and no tensor core works. Memory copies and integer work have no FP32."""
     if not facts.may_multiply or facts.worked < _MIN_WORK_SECONDS:
         return None
@@ -339,14 +481,27 @@ def find_no_tensor(facts: RunFacts) -> str | None:
     return f"mean tensor activity {tensor:.1f} %, FP32 {single:.0f} %, SM activity {activity:.0f} %"
 
 
-def find_large_gpu(facts: RunFacts) -> str | None:
+@_rule(
+    "A smaller GPU would be enough",
+    "SM activity (or utilization) below 20 % and less than 25 % of the memory of a card of 20 GiB and more",
+    "Use a smaller GPU or a MIG instance, or run several programs on one GPU.",
+    "SM activity or utilization, memory",
+    hides=("small_memory",),
+)
+def gpu_too_large(facts: RunFacts) -> str | None:
     name, level = _find_level(facts)
     if not level < 20 or not _is_worth_a_smaller_card(facts):
         return None
     return f"mean {name} {level:.0f} %, {100 * (facts.memory_share or 0.0):.0f} % of the memory used"
 
 
-def find_small_memory(facts: RunFacts) -> str | None:
+@_rule(
+    "Most of the GPU's memory is unused",
+    "less than 25 % of the memory of a card of 20 GiB and more, and SM activity (or utilization) below 60 %",
+    "Use larger batches, or a GPU with less memory, or a MIG instance.",
+    "memory, SM activity or utilization",
+)
+def small_memory(facts: RunFacts) -> str | None:
     """A GPU that computes all the time is used, however little memory that takes."""
     if not _find_level(facts)[1] < 60 or not _is_worth_a_smaller_card(facts):
         return None
@@ -362,187 +517,7 @@ def _is_worth_a_smaller_card(facts: RunFacts) -> bool:
     return share is not None and share < 0.25 and bool(np.nanmax(facts.metric("memory_total_bytes")) >= _SMALL_CARD)
 
 
-RULES: Final = (
-    VerdictRule(
-        "hardware_fault",
-        "A GPU reported a fault of its hardware or driver",
-        "any critical XID while it ran",
-        "Report this to your administrator, check the results, and use another GPU.",
-        "events",
-        find_critical_fault,
-        is_major=True,
-    ),
-    VerdictRule(
-        "restart_loop",
-        "It starts, ends and starts again without working",
-        "4 starts in a row, each under 5 min and under 20 % utilization, less than 2 min apart",
-        "Look at the program's log. Stop restarting it until the error is fixed.",
-        "runs of the same command",
-        find_restart_loop,
-        is_major=True,
-        hides=("never_used",),
-    ),
-    VerdictRule(
-        "out_of_memory",
-        "It probably ran out of GPU memory",
-        "it ended within 20 s of reaching 95 % of the memory, having grown by 10 % of it in 10 min",
-        "Use a smaller batch, gradient accumulation or checkpointing, or a GPU with more memory.",
-        "memory",
-        find_out_of_memory,
-        is_major=True,
-    ),
-    VerdictRule(
-        "program_fault",
-        "The program made an error on the GPU",
-        "any XID of a program while it ran",
-        "Run it with CUDA_LAUNCH_BLOCKING=1, or with compute-sanitizer, to find the kernel.",
-        "events",
-        find_program_fault,
-    ),
-    VerdictRule(
-        "idle_notebook",
-        "The notebook holds a GPU without using it",
-        "30 min without work before its end, or in half of its time, in stretches of 10 min and more",
-        "Shut the kernel down when you pause; save what you need to a file first.",
-        "utilization, command",
-        find_idle_notebook,
-        is_major=True,
-        hides=("idle_now",),
-    ),
-    VerdictRule(
-        "never_used",
-        "No GPU was ever used",
-        "no sample with 5 % utilization in 10 min and more",
-        "Check that the program finds the GPU, or run it without one.",
-        "utilization",
-        find_never_used,
-        is_major=True,
-        hides=("idle_now",),
-    ),
-    VerdictRule(
-        "idle_after_work",
-        "It holds GPUs after their work is done, or between work",
-        "30 min without work before its end, or in 20 % of its time, in stretches of 10 min and more",
-        "End the process when its work is done, and do long CPU work in a process without a GPU.",
-        "utilization",
-        find_idle,
-        is_major=True,
-        hides=("idle_now",),
-    ),
-    VerdictRule(
-        "idle_now",
-        "It holds a GPU and does no work at the moment",
-        "still there, without work in the last minute of a notebook, or the last 5 min of another program",
-        "If it pauses for longer: save what you need, and end it.",
-        "utilization, command",
-        find_idle_now,
-    ),
-    VerdictRule(
-        "unused_gpus",
-        "Some of its GPUs were never used",
-        "no work on a GPU in 10 min and more, while another one worked for 10 min",
-        "Request fewer GPUs, or start the program so that it uses all (torchrun, accelerate launch).",
-        "utilization",
-        find_unused_gpus,
-        is_major=True,
-    ),
-    VerdictRule(
-        "thermal_throttling",
-        "A GPU was too hot and slowed itself",
-        "thermal or hardware slowdown in 10 % of the working time, and in 5 min",
-        "Report this to your administrator: the cooling of the host needs attention.",
-        "throttling flags",
-        find_thermal,
-        hides=("slow_gpu",),
-    ),
-    VerdictRule(
-        "power_limited",
-        "A low power limit slows the GPU down",
-        "at its power limit for half of the working time, with less than 65 % of the highest clock seen",
-        "Ask your administrator whether the limit is intended.",
-        "throttling flags, clocks",
-        find_power_limit,
-        hides=("slow_gpu",),
-    ),
-    VerdictRule(
-        "slow_gpu",
-        "One GPU is slower than the others, and they wait for it",
-        "a median SM clock below 85 % of its peers of the same model, under work, without more power than they draw",
-        "Report this to your administrator, and exclude this GPU until it is checked.",
-        "clocks and power of several GPUs",
-        find_slow_gpu,
-        hides=("imbalance",),
-    ),
-    VerdictRule(
-        "imbalance",
-        "The work is unevenly distributed over the GPUs",
-        "a GPU's mean SM activity (or utilization) below 60 % of that of the others, which is 30 % or more",
-        "Give each GPU the same amount of work; check the sharding and the length of batches.",
-        "SM activity or utilization of several GPUs",
-        find_imbalance,
-    ),
-    VerdictRule(
-        "pcie_bound",
-        "It waits for transfers between GPU and host",
-        "10 GB/s and more over PCIe on average, and SM activity (or utilization) below 50 %",
-        "Keep data on the GPU, use pinned memory and asynchronous copies, or offload less.",
-        "PCIe rates",
-        find_pcie_bound,
-        hides=("cpu_bound", "waiting_for_data", "small_batches"),
-    ),
-    VerdictRule(
-        "cpu_bound",
-        "The GPU waits for a CPU that is fully used",
-        "90 % CPU and less than 70 % utilization, on average",
-        "Request more cores, move augmentation to the GPU, or prepare the data beforehand.",
-        "CPU",
-        find_cpu_bound,
-        hides=("waiting_for_data",),
-    ),
-    VerdictRule(
-        "waiting_for_data",
-        "The GPU waits between steps: for data, offloading or requests",
-        "20 % of the samples in dips below 25 % of up to 30 s, 20 of them, evenly over the time",
-        "Profile a few steps. If it loads data: more workers and prefetching; if it offloads: offload less.",
-        "utilization",
-        find_waiting,
-    ),
-    VerdictRule(
-        "small_batches",
-        "The GPU's kernels are too small to fill it",
-        "SM activity below 30 % and below half of the utilization, with less than half of the memory",
-        "Use larger batches, CUDA graphs or torch.compile, or several programs on one GPU.",
-        "SM activity, memory",
-        find_small_batches,
-        hides=("gpu_too_large", "small_memory"),
-    ),
-    VerdictRule(
-        "no_tensor_cores",
-        "The tensor cores are not used",
-        "tensor activity below 1 %, FP32 at 30 % and more, SM activity at 40 % and more, in Python or Julia",
-        "If it multiplies matrices: use bf16 or fp16 (autocast), or allow TF32.",
-        "SM, tensor and FP32 activity, command",
-        find_no_tensor,
-    ),
-    VerdictRule(
-        "gpu_too_large",
-        "A smaller GPU would be enough",
-        "SM activity (or utilization) below 20 % and less than 25 % of the memory of a card of 20 GiB and more",
-        "Use a smaller GPU or a MIG instance, or run several programs on one GPU.",
-        "SM activity or utilization, memory",
-        find_large_gpu,
-        hides=("small_memory",),
-    ),
-    VerdictRule(
-        "small_memory",
-        "Most of the GPU's memory is unused",
-        "less than 25 % of the memory of a card of 20 GiB and more, and SM activity (or utilization) below 60 %",
-        "Use larger batches, or a GPU with less memory, or a MIG instance.",
-        "memory, SM activity or utilization",
-        find_small_memory,
-    ),
-)
-"""The most important first."""
+RULES: Final = tuple(_RULES)
 
 
 def judge_run(columns: RunSamples | None) -> RunVerdict:
@@ -561,35 +536,16 @@ def judge_run(columns: RunSamples | None) -> RunVerdict:
 
 
 def find_suggestions(facts: RunFacts) -> list[tuple[VerdictRule, str]]:
-    told = [(rule, evidence) for rule in RULES if (evidence := rule.find(facts)) is not None]
-    told += [(one.rule, evidence) for one in load_plugin_rules() if (evidence := one.find(facts)) is not None]
-    hidden = {name for rule, _ in told for name in rule.hides}
-    return [(rule, evidence) for rule, evidence in told if rule.name not in hidden]
-
-
-class PluginRule:
-    """A rule of a plugin. A failure is logged once, and then the rule does not apply."""
-
-    def __init__(self, plugin: Plugin, rule: VerdictRule) -> None:
-        self.rule = rule
-        self._plugin = plugin
-        self._has_failed = False
-
-    def find(self, facts: RunFacts) -> str | None:
-        try:
-            found = self.rule.find(facts)
-        except Exception as error:
-            if not self._has_failed:
-                log.warning("the rule %s: %s", self.rule.name, self._plugin.explain(error), exc_info=error)
-            self._has_failed = True
-            return None
-        return None if found is None else str(found)
+    rules = (*RULES, *load_plugin_rules())
+    found = [(rule, evidence) for rule in rules if (evidence := rule.find(facts)) is not None]
+    hidden = {name for rule, _ in found for name in rule.hides}
+    return [(rule, evidence) for rule, evidence in found if rule.name not in hidden]
 
 
 @cache
-def load_plugin_rules() -> tuple[PluginRule, ...]:
-    """After the built-in ones. One that cannot be loaded is logged and left out."""
-    known, found = {rule.name for rule in RULES}, list[PluginRule]()
+def load_plugin_rules() -> tuple[VerdictRule, ...]:
+    """After the built-in ones. A rule that cannot be loaded is logged and left out."""
+    known, found = {rule.name for rule in RULES}, list[VerdictRule]()
     for plugin in find_plugins("verdict_rules").values():
         try:
             loaded = plugin.load()
@@ -601,8 +557,20 @@ def load_plugin_rules() -> tuple[PluginRule, ...]:
                 log.warning("%s: %r is no rule with a name of its own", plugin.label, rule)
                 continue
             known.add(rule.name)
-            found.append(PluginRule(plugin, rule))
+            found.append(replace(rule, find=partial(_find_by_plugin, plugin, rule, set())))
     return tuple(found)
+
+
+def _find_by_plugin(plugin: Plugin, rule: VerdictRule, failed: set[str], facts: RunFacts) -> str | None:
+    """A failure is logged once, and the rule does not apply."""
+    try:
+        evidence = rule.find(facts)
+    except Exception as error:
+        if rule.name not in failed:
+            log.warning("the rule %s: %s", rule.name, plugin.explain(error), exc_info=error)
+        failed.add(rule.name)
+        return None
+    return None if evidence is None else str(evidence)
 
 
 def _unknown(reason: str) -> RunVerdict:
