@@ -41,10 +41,9 @@ from gpudeck.history.base import (
     Overview,
     OverviewQuery,
     SeriesQuery,
-    UsageAmounts,
     UsageQuery,
 )
-from gpudeck.history.codec import Flags, Floats
+from gpudeck.history.codec import Floats
 from gpudeck.history.hour import BUSY, IDLE, UNKNOWN, Hour
 from gpudeck.history.metrics import SUBJECTS, HistoryMetric, Subject, find_metric, suggest
 from gpudeck.history.rollup import Roll
@@ -76,9 +75,13 @@ MAX_VALUES: Final = 100_000
 """Points of all series together: with many series each gets fewer."""
 MAX_USER_HOURS: Final = 1_000
 _MEMORY: Final = "memory_used_bytes"
-_AMOUNTS: Final = {"gpus_used": "used", "gpus_active": "active", "gpus_idle": "idle", "power_watts": "joules"}
-_KNOWN_BY: Final = {"gpus_active": "measured", "power_watts": "metered"}
-"""The part of the time in use for which the figure is known."""
+_AMOUNTS: Final = {
+    "gpus_used": ("used", "used"),
+    "gpus_active": ("active", "measured"),
+    "gpus_idle": ("idle", "used"),
+    "power_watts": ("joules", "metered"),
+}
+"""The fields of UsageAmounts with the amount, and with the time for which it is known."""
 MAX_HEAT_HOURS: Final = 1_000_000
 MAX_CELLS: Final = 500_000
 
@@ -157,10 +160,9 @@ def run_series(view: "HistoryView", query: SeriesQuery, metric: HistoryMetric, n
 def fleet_answers(view: "HistoryView", queries: Sequence[SeriesQuery], now: float) -> list[Answer]:
     """Questions about the fleet that differ in their metric alone. What is read is read once for all of them."""
     query, metrics = queries[0], [check_query(query)[1] for query in queries]
-    hosts = view.hosts().values()
-    began = min((host.first for host in hosts), default=query.start)
+    began = min((host.first for host in view.hosts().values()), default=query.start)
     grid = choose_grid(query.start, query.end, query.points)
-    inside = [host for host in hosts if host.first < grid.end and host.last + 2 * HOUR >= grid.start]
+    inside = _hosts_within(view, grid.start, grid.end)
     reads = len(inside) * (grid.end - max(grid.start, began)) / HOUR
     is_coarse = grid.step >= QUARTER or reads > MAX_READS
     if is_coarse or max(grid.start, began) < view.raw_since(host.key for host in inside):
@@ -178,12 +180,11 @@ def fleet_answers(view: "HistoryView", queries: Sequence[SeriesQuery], now: floa
 
 
 def find_gpu(view: "HistoryView", uuid: str) -> KnownGpu:
-    found = next((gpu for gpu in view.gpus().values() if gpu.uuid == uuid), None)
-    if found is None:
-        known = [gpu.uuid for gpu in view.gpus().values()]
+    known = {gpu.uuid: gpu for gpu in view.gpus().values()}
+    if uuid not in known:
         hint = _near(uuid, known, "a GPU's uuid")
         raise HistoryRefused("unknown_gpu", f"the history knows no GPU {uuid[:80]!r}", hint)
-    return found
+    return known[uuid]
 
 
 def find_host(view: "HistoryView", name: str) -> KnownHost:
@@ -272,44 +273,39 @@ def _last_moment(view: "HistoryView", run: KnownRun, now: float) -> float:
 def user_series(view: "HistoryView", query: SeriesQuery, metric: HistoryMetric, now: float) -> Answer:
     """Hour by hour. An hour that was observed and in which they had nothing is a zero."""
     grid = choose_grid(query.start, query.end, query.points, HOUR)
-    amounts, is_known, in_use = _add_up(view, query.user or "", metric.name, grid)
+    count = (grid.end - grid.start) // HOUR
+    amounts, used, known, in_use = np.zeros((4, count))
+    what, known_by = _AMOUNTS[metric.name]
+    for (hour, _, user, _), use in view.uses(grid.start, grid.end, hourly=True):
+        at = (hour - grid.start) // HOUR
+        in_use[at] = True
+        if user == query.user:
+            amounts[at] += getattr(use, what)
+            known[at] += getattr(use, known_by)
+            used[at] += use.used
     # For how long the fleet was observed in each hour.
     stack = view.fleet_quarters(grid.start, grid.end, (CAPACITY,))
-    places = (stack.starts - grid.start) // HOUR
-    observed = np.bincount(places, observed_seconds(stack, now), (grid.end - grid.start) // HOUR).astype(np.float64)
-    seconds = np.where((observed == 0) & in_use, float(HOUR), observed)
-    is_seen = is_known & (seconds > 0)
-    values = np.divide(amounts, seconds, out=np.full((1, len(seconds)), np.nan), where=is_seen)
-    times = grid.start + HOUR * np.arange(len(seconds), dtype=np.float64)
+    observed = np.bincount((stack.starts - grid.start) // HOUR, observed_seconds(stack, now), count)
+    seconds = np.where((observed == 0) & (in_use > 0), float(HOUR), observed)
+    is_seen = ((known > 0) | (used == 0)) & (seconds > 0)
+    values = np.divide(amounts, seconds, out=np.full((1, count), np.nan), where=is_seen)
+    times = grid.start + HOUR * np.arange(count, dtype=np.float64)
     block = Block([0], times, Roll(amounts[None], seconds, values, values, values))
     points = [device_points(steps, grid, metric) for steps in fold([block], grid).values()]
     return make_answer(query, metric, grid, [Series(points[0] if points else [], user=query.user)], "hour")
-
-
-def _add_up(view: "HistoryView", user: str, metric: str, grid: Grid) -> tuple[Floats, Flags, Flags]:
-    uses = list(view.uses(grid.start, grid.end, hourly=True))
-    mine = [(key[0], use) for key, use in uses if key[2] == user]
-    used, known = _by_hour(mine, "used", grid), _by_hour(mine, _KNOWN_BY.get(metric, "used"), grid)
-    in_use = np.zeros(len(used), dtype=np.bool_)
-    in_use[_places(list({key[0] for key, _ in uses}), grid)] = True
-    return _by_hour(mine, _AMOUNTS[metric], grid), (known > 0) | (used == 0), in_use
-
-
-def _by_hour(mine: list[tuple[int, UsageAmounts]], what: str, grid: Grid) -> Floats:
-    places = _places([hour for hour, _ in mine], grid)
-    amounts = [getattr(use, what) for _, use in mine]
-    return np.bincount(places, amounts, (grid.end - grid.start) // HOUR).astype(np.float64)
-
-
-def _places(hours: list[int], grid: Grid) -> NDArray[np.int64]:
-    return (np.array(hours, dtype=np.int64) - grid.start) // HOUR
 
 
 def memory_by_user(view: "HistoryView", query: SeriesQuery, metric: HistoryMetric, now: float) -> Answer:
     """From samples, as only they have users. Memory of unknown users has no user."""
     gpu = find_gpu(view, query.gpu or "")
     start = max(query.start, gpu.first)
-    _check_kept(view, gpu.host, start, min(query.end, now))
+    since, end = view.raw_since((gpu.host,)), min(query.end, now)
+    if start < since:
+        kept = "who had which memory is known as long as each sample is kept, and some of that range is older"
+        raise HistoryRefused("too_old", kept, f"Ask from start={since:.0f} on.")
+    if end - start > MAX_USER_HOURS * HOUR:
+        days = MAX_USER_HOURS * HOUR // DAY
+        raise HistoryRefused("too_long", "the range is too long for figures per user", f"Ask for at most {days} days.")
     grid = series_grid(view, query, gpu.host, gpu.first)
     block, users = _split(view, gpu, grid)
     found = fold([block], grid)
@@ -321,19 +317,6 @@ def memory_by_user(view: "HistoryView", query: SeriesQuery, metric: HistoryMetri
         if row in points
     ]
     return make_answer(query, metric, grid, series, "raw")
-
-
-def _check_kept(view: "HistoryView", host: int, start: float, end: float) -> None:
-    since = view.raw_since((host,))
-    if start < since:
-        raise HistoryRefused(
-            "too_old",
-            "who had which memory is known as long as each sample is kept, and some of that range is older",
-            f"Ask from start={since:.0f} on.",
-        )
-    if end - start > MAX_USER_HOURS * HOUR:
-        days = MAX_USER_HOURS * HOUR // DAY
-        raise HistoryRefused("too_long", "the range is too long for figures per user", f"Ask for at most {days} days.")
 
 
 def _split(view: "HistoryView", gpu: KnownGpu, grid: Grid) -> tuple[Block, list[str | None]]:
@@ -366,18 +349,30 @@ def answer_heat(view: "HistoryView", query: HeatQuery, now: float) -> Heat:
     """Rows are by name. A host is there if it was seen at some time in the range."""
     check_range(query.start, query.end)
     metric = find_metric(query.metric, "host")
-    grid = heat_grid(query)
-    hosts = _hosts_within(view, grid)
-    _check_cost(len(hosts), grid, now)
-    values = _fill(view, metric, grid, {host.key: row for row, host in enumerate(hosts)}, now)
-    rows = [
+    grid = _heat_grid(query)
+    hosts = sorted(_hosts_within(view, grid.start, grid.end), key=lambda host: (host.name, host.host_id))
+    hours = len(hosts) * max(0.0, min(grid.end, now) - grid.start) / HOUR
+    if hours > MAX_HEAT_HOURS or len(hosts) * grid.count > MAX_CELLS:
+        size = f"{len(hosts):,} hosts × {grid.count:,} columns are too much for one map"
+        raise HistoryRefused("too_long", size, "Ask for a shorter range or a larger step.")
+    if metric.name == UTILIZATION:
+        stack = view.host_utilization(grid.start, grid.end, grid.step)
+    else:
+        stack = view.host_hours(grid.start, grid.end, wanted_for(metric))
+    rows = {host.key: row for row, host in enumerate(hosts)}
+    stack = stack.only(np.isin(stack.hosts, list(rows)))
+    places = np.array([rows[host] for host in stack.hosts.tolist()], dtype=np.int64)
+    at = places * grid.count + (stack.starts - grid.start) // grid.step
+    whole = fold_totals(stack, metric, now, at, len(rows) * grid.count)
+    values = as_json(whole.means(metric), metric.digits)
+    shown = [
         HeatRow(host.host_id, host.name, values[row * grid.count : (row + 1) * grid.count])
         for row, host in enumerate(hosts)
     ]
-    return Heat(metric.name, metric.unit, grid.step, grid.times(), rows)
+    return Heat(metric.name, metric.unit, grid.step, grid.times(), shown)
 
 
-def heat_grid(query: HeatQuery) -> Grid:
+def _heat_grid(query: HeatQuery) -> Grid:
     if query.step < HOUR or query.step % HOUR or query.step > 366 * 24 * HOUR:
         hint = "Give a whole number of hours in seconds: 3600, 7200 … up to a year."
         raise HistoryRefused("bad_step", f"a map cannot have columns of {query.step} s", hint)
@@ -388,42 +383,12 @@ def heat_grid(query: HeatQuery) -> Grid:
     return grid
 
 
-def _hosts_within(view: "HistoryView", grid: Grid) -> list[KnownHost]:
+def _hosts_within(view: "HistoryView", start: float, end: float) -> list[KnownHost]:
     # When a host was last seen may be an hour behind.
-    hosts = [host for host in view.hosts().values() if host.first < grid.end and host.last + 2 * HOUR >= grid.start]
-    return sorted(hosts, key=lambda host: (host.name, host.host_id))
+    return [host for host in view.hosts().values() if host.first < end and host.last + 2 * HOUR >= start]
 
 
-def _check_cost(hosts: int, grid: Grid, now: float) -> None:
-    hours = hosts * max(0.0, min(grid.end, now) - grid.start) / HOUR
-    if hours > MAX_HEAT_HOURS or hosts * grid.count > MAX_CELLS:
-        raise HistoryRefused(
-            "too_long",
-            f"{hosts:,} hosts × {grid.count:,} columns are too much for one map",
-            "Ask for a shorter range or a larger step.",
-        )
-
-
-def _fill(
-    view: "HistoryView", metric: HistoryMetric, grid: Grid, rows: dict[int, int], now: float
-) -> list[float | None]:
-    is_kept_apart = metric.name == UTILIZATION
-    stack = (
-        view.host_utilization(grid.start, grid.end, grid.step)
-        if is_kept_apart
-        else view.host_hours(grid.start, grid.end, wanted_for(metric))
-    )
-    stack = stack.only(np.isin(stack.hosts, list(rows)))
-    places = np.array([rows[host] for host in stack.hosts.tolist()], dtype=np.int64)
-    at = places * grid.count + (stack.starts - grid.start) // grid.step
-    whole = fold_totals(stack, metric, now, at, len(rows) * grid.count)
-    return as_json(whole.means(metric), metric.digits)
-
-
-OVERVIEW_METRICS: Final = (
-    *STATE_METRICS,
-    *("utilization_percent", "power_watts"),
-)
+OVERVIEW_METRICS: Final = (*STATE_METRICS, "utilization_percent", "power_watts")
 _HEAT_HOURS: Final = (1, 2, 3, 6, 12, 24, 168)
 _MAX_COLUMNS: Final = 400
 _MAX_CELLS: Final = 100_000
@@ -461,8 +426,8 @@ def _usage(
 
 def _heat(view: "HistoryView", query: OverviewQuery, now: float) -> Heat | None:
     """In columns that are long enough for the number of hosts. None where no columns are."""
-    hosts = sum(host.last + 2 * HOUR >= query.start and host.first < query.end for host in view.hosts().values())
-    columns = min(_MAX_COLUMNS, _MAX_CELLS // max(1, hosts))
+    hosts = _hosts_within(view, query.start, query.end)
+    columns = min(_MAX_COLUMNS, _MAX_CELLS // max(1, len(hosts)))
     hours = (query.end - query.start) / HOUR
     step = next((step for step in _HEAT_HOURS if hours / step <= columns), _HEAT_HOURS[-1])
     try:

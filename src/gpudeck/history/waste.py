@@ -11,7 +11,7 @@ Shorter gaps lie between its spans and are not idle time. Without samples, quart
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import Struct, field
@@ -76,14 +76,13 @@ def find_waste(  # noqa: PLR0917 - as `usage`
         for one in sums:
             one.add_oversized(use.used, working, gain)
 
-    def add(one: IdleEpisode, user: str | None, seconds: float) -> None:
-        if is_wanted(one.host_id, user, one.model):
-            price = price_of(one.model, settings.prices)
-            for sums in (found.rows.setdefault(name_row(one.host_id, user, one.model), Savings()), found.total):
-                sums.add_released(seconds, price)
-
     try:
-        _add_released(view, query, now, add)
+        for idle, user, seconds in _find_released(view, query, now):
+            if is_wanted(idle.host_id, user, idle.model):
+                price = price_of(idle.model, settings.prices)
+                row = found.rows.setdefault(name_row(idle.host_id, user, idle.model), Savings())
+                for one in (row, found.total):
+                    one.add_released(seconds, price)
     except HistoryRefused as error:
         found.problem = f"{error.message}."
     return found
@@ -109,21 +108,16 @@ def find_smaller(model: str, peak: float, sizes: Mapping[str, ModelSize], prices
     return min(fitting)[1] if fitting else None
 
 
-def _add_released(
-    view: "HistoryView",
-    query: UsageQuery,
-    now: float,
-    add: Callable[[IdleEpisode, str | None, float], None],
-) -> None:
-    """Idle time from an hour after an episode's begin on. The users of a GPU share it."""
-    from gpudeck.history.waste import find_idle_episodes, seconds_after  # noqa: PLC0415 - it imports numpy
-
+def _find_released(
+    view: "HistoryView", query: UsageQuery, now: float
+) -> Iterator[tuple[IdleEpisode, str | None, float]]:
+    """Idle seconds from an hour after an episode's begin on, with one of the users who share them."""
     before = max(0.0, query.start - RELEASED_AFTER)
     for one in find_idle_episodes(view, IdleQuery(before, max(min(query.end, now), query.start))):
         released = find_moment(one.spans, RELEASED_AFTER)
         seconds = 0.0 if released is None else seconds_after(one, max(released, query.start))
         for user in one.users or (None,) if seconds else ():
-            add(one, user, seconds / max(1, len(one.users)))
+            yield one, user, seconds / max(1, len(one.users))
 
 
 def find_moment(spans: Sequence[tuple[float, float]], seconds: float) -> float | None:
@@ -162,8 +156,12 @@ def describe_waste(usage: Usage, before: Usage | None, facts: WasteFacts) -> Was
             gpu_hours=row.gpu_hours,
             idle=hours(row, then, "idle"),
             unused=hours(row, then, "unused"),
-            oversized=_UNKNOWN if savings is None or not savings.judged else _savings(savings),
-            released=_UNKNOWN if savings is None or facts.problem else _released(savings),
+            oversized=_UNKNOWN
+            if savings is None or not savings.judged
+            else WastedHours(savings.oversized / HOUR, savings.oversized_cost),
+            released=_UNKNOWN
+            if savings is None or facts.problem
+            else WastedHours(savings.released / HOUR, savings.released_cost),
         )
 
     rows = list[WasteRow]()
@@ -196,14 +194,6 @@ def _smaller(facts: WasteFacts) -> list[SmallerModel]:
     return [SmallerModel(*names, seconds / HOUR, cost) for seconds, names, cost in sorted(found, reverse=True)]
 
 
-def _savings(one: Savings) -> WastedHours:
-    return WastedHours(one.oversized / HOUR, one.oversized_cost)
-
-
-def _released(one: Savings) -> WastedHours:
-    return WastedHours(one.released / HOUR, one.released_cost)
-
-
 def _sum(row: WasteRow) -> float:
     return math.fsum(one.hours or 0.0 for one in (row.idle, row.unused, row.oversized))
 
@@ -225,18 +215,8 @@ class _Owners(Struct):
     lasts: Floats = field(default_factory=lambda: np.empty(0))
 
 
-class _Piece(NamedTuple):
-    """An idle span within an hour, with the same owners all the time."""
-
-    start: float
-    end: float
-    users: tuple[str, ...]
-    jobs: tuple[str, ...]
-
-
-def list_idle_episodes(view: "HistoryView", query: IdleQuery) -> list[IdleEpisode]:
-    """Raises HistoryRefused where that is too much to read."""
-    return list(find_idle_episodes(view, query))
+_Piece = tuple[tuple[float, float], tuple[str, ...], tuple[str, ...]]
+"""An idle span within an hour, and its users and jobs, which stay the same."""
 
 
 def seconds_after(episode: IdleEpisode, moment: float) -> float:
@@ -358,24 +338,21 @@ class _HostEpisodes:
             runs = [owners.runs[place] for place in here[is_there]]
             users = tuple(sorted({run.user for run in runs if run.user is not None}))
             jobs = tuple(sorted({run.job for run in runs if run.job is not None}))
-            yield _Piece(float(begins[at]), float(ends[stop - 1]), users, jobs)
+            yield (float(begins[at]), float(ends[stop - 1])), users, jobs
 
     def _extend(self, gpu: int, pieces: Iterator[_Piece]) -> Iterator[IdleEpisode]:
-        for piece in pieces:
+        for span, users, jobs in pieces:
             known = self._open.get(gpu)
-            if known is not None and known.users == piece.users and known.jobs == piece.jobs:
-                last = known.spans[-1]
-                if piece.start <= last[1] + _NOTHING:
-                    known.spans[-1] = last[0], piece.end
-                else:
-                    known.spans.append((piece.start, piece.end))
-                continue
-            yield from self._close([gpu])
-            one, host = self._gpus[gpu], self._host
-            spans = [(piece.start, piece.end)]
-            self._open[gpu] = IdleEpisode(
-                one.uuid, one.label, one.model, host.host_id, host.name, piece.users, piece.jobs, spans
-            )
+            if known is None or (known.users, known.jobs) != (users, jobs):
+                yield from self._close([gpu])
+                one, host = self._gpus[gpu], self._host
+                self._open[gpu] = IdleEpisode(
+                    one.uuid, one.label, one.model, host.host_id, host.name, users, jobs, [span]
+                )
+            elif span[0] <= known.spans[-1][1] + _NOTHING:
+                known.spans[-1] = known.spans[-1][0], span[1]
+            else:
+                known.spans.append(span)
 
     def _close(self, gpus: Sequence[int]) -> Iterator[IdleEpisode]:
         for gpu in gpus:

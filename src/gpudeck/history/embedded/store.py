@@ -48,7 +48,7 @@ from gpudeck.history.run_columns import EarlierRun, RunStart, read_columns
 from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.history.usage import usage
 from gpudeck.history.verdicts import judge_run
-from gpudeck.history.waste import find_waste, list_idle_episodes
+from gpudeck.history.waste import find_idle_episodes, find_waste
 from gpudeck.model import clock
 from gpudeck.model.clock import RetentionClock
 from gpudeck.model.cpu_budget import checkpointed
@@ -148,7 +148,7 @@ class EmbeddedStore:
         if not self._keeps_samples:
             raise HistoryRefused("no_samples", "this hub keeps no samples itself", "history.kind has to be embedded.")
         with self.view() as view:
-            return list_idle_episodes(view, query)
+            return list(find_idle_episodes(view, query))
 
     def samples(self, query: SamplesQuery) -> SamplePage:
         with self.view() as view:
