@@ -13,7 +13,7 @@ DAYS = 7 * 86_400.0
 @pytest.fixture(scope="module")
 def past() -> list[Event]:
     fleet = SimulatedFleet(12, seed=1)
-    return [event for host in range(12) for event in past_events(fleet, host, NOON - DAYS, NOON, is_new=True)]
+    return [event for host in range(12) for event in past_events(fleet, host, NOON - DAYS, NOON)]
 
 
 def test_past_has_hosts_that_went_down_lost_gpus_and_faults(past: list[Event]) -> None:
@@ -36,13 +36,7 @@ def test_all_of_it_lies_in_the_span(past: list[Event]) -> None:
     assert all(NOON - DAYS <= event.at < NOON for event in past)
 
 
-def test_past_that_goes_on_sees_nobody_for_the_first_time() -> None:
-    fleet = SimulatedFleet(2, seed=1)
-    told = [event.kind for event in past_events(fleet, 0, NOON - 3600, NOON, is_new=False)]
-    assert "host_seen" not in told
-
-
 def test_turns_that_are_close_to_each_other_are_looked_at_in_order() -> None:
     """A host that booted again within the silence after another turn was taken for a second agent."""
     until = 1794984021.0
-    assert past_events(SimulatedFleet(5, 1), 0, until - 2 * DAYS, until, is_new=False)
+    assert past_events(SimulatedFleet(5, 1), 0, until - 2 * DAYS, until)

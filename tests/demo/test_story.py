@@ -73,7 +73,7 @@ def test_owner_of_a_reservation_is_on_its_gpus(fleet: SimulatedFleet, plan: list
 def test_users_of_the_lab_wait(fleet: SimulatedFleet) -> None:
     waiting = plan_queue(fleet, NOON)
     assert len(waiting) == 3
-    assert all(fleet.group_of(one.user) for one in waiting)
+    assert all(fleet.group_of(user) for user, _ in waiting)
 
 
 class NoClaims:

@@ -13,17 +13,17 @@ from gpudeck import __version__
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.events.detector import EventDetector
 from gpudeck.fleet.state import FleetState
-from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample, Values
+from gpudeck.history.recorder import sample_processes
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, NOTHING, STATE_NUMBERS, GpuSample, HostSample, Values
 from gpudeck.model.event import Event
 from gpudeck.model.gpu_state import RETURN_SECONDS, AvailabilitySettings, FleetSettings, judge
-from gpudeck.model.report import GpuReading, Process, Report, occupancy_of
+from gpudeck.model.report import GpuReading, Report, occupancy_of
 from gpudeck.wire import VERSION, Envelope
 
 HOUR = 3600.0
 DAY = 24 * HOUR
 _RULES = AvailabilitySettings()
 _UNKNOWN = STATE_NUMBERS["unknown"]
-_NOTHING: Values = (None,) * len(GPU_NAMES)
 _NOTHING_OF_HOST: Values = (None,) * len(HOST_NAMES)
 _BEAT = 2.0
 _MAX_TURNS = 300
@@ -70,7 +70,7 @@ def _sample(reading: GpuReading, now: float) -> GpuSample:
         reading.name,
         _state(reading, now),
         tuple(map(reading.metrics.get, GPU_NAMES)),
-        None if reading.processes is None else tuple([_process(one) for one in reading.processes if not one.display]),
+        sample_processes(reading.processes),
     )
 
 
@@ -94,69 +94,40 @@ def _state(reading: GpuReading, now: float) -> int:
     return STATE_NUMBERS[availability]
 
 
-def _process(process: Process) -> ProcessSample:
-    return ProcessSample(
-        process.pid,
-        process.started_at,
-        process.user,
-        process.command,
-        process.container,
-        process.job,
-        process.memory_used_bytes,
-        process.utilization_percent,
-    )
-
-
 def _ghosts(report: Report) -> tuple[GpuSample, ...]:
-    return tuple(GpuSample(gpu.uuid, _label(gpu), gpu.name, _UNKNOWN, _NOTHING, None) for gpu in report.gpus or ())
+    return tuple(GpuSample(gpu.uuid, _label(gpu), gpu.name, _UNKNOWN, NOTHING, None) for gpu in report.gpus or ())
 
 
 def _label(reading: GpuReading) -> str:
     return str(reading.index) if reading.instance is None else f"{reading.index}.{reading.instance}"
 
 
-def past_events(simulated: SimulatedFleet, host: int, start: float, end: float, *, is_new: bool) -> list[Event]:
-    """What happened to one host, the oldest first. `is_new`: it is seen for the first time when the span begins."""
-    return _HostSampler(simulated, host, start, is_new=is_new).watch(start, end)
-
-
-class _HostSampler:
-    def __init__(self, simulated: SimulatedFleet, host: int, start: float, *, is_new: bool) -> None:
-        self._simulated = simulated
-        self._host = host
-        self._events: list[Event] = []
-        detector = EventDetector(self._events.append, start - RETURN_SECONDS, {} if is_new else None)
-        self._fleet = FleetState(FleetSettings())
-        self._fleet.observers.add(detector)
-        self._sequence = 0
-
-    def watch(self, start: float, end: float) -> list[Event]:
-        self._look(start)
-        turns = self._simulated.turns(self._host, start, end)[-_MAX_TURNS:]
-        # In order: one turn may be within the silence after another.
-        for moment in sorted({turn + offset for turn in turns for offset in (-_BEAT, _BEAT, _SILENT)}):
-            if start < moment < end:
-                self._look(moment)
-        return self._events
-
-    def _look(self, now: float) -> None:
-        report = self._simulated.report(self._host, now)
+def past_events(simulated: SimulatedFleet, host: int, start: float, end: float) -> list[Event]:
+    """What happened to one host, which is seen for the first time when the span begins. The oldest first."""
+    events: list[Event] = []
+    fleet = FleetState(FleetSettings())
+    fleet.observers.add(EventDetector(events.append, start - RETURN_SECONDS, {}))
+    turns = simulated.turns(host, start, end)[-_MAX_TURNS:]
+    # In order: one turn may be within the silence after another.
+    moments = {turn + offset for turn in turns for offset in (-_BEAT, _BEAT, _SILENT)}
+    for sequence, now in enumerate([start, *(moment for moment in sorted(moments) if start < moment < end)], 1):
+        report = simulated.report(host, now)
         if report is None:
-            for state in self._fleet.hosts.values():
+            for state in fleet.hosts.values():
                 if state.age(now):
-                    self._fleet.observers.on_host_changed(state, now)
-            return
-        self._sequence += 1
+                    fleet.observers.on_host_changed(state, now)
+            continue
         envelope = Envelope(
             version=VERSION,
-            host=self._simulated.names[self._host],
-            boot_id=self._simulated.boot_id(self._host, now),
-            sequence=self._sequence,
+            host=simulated.names[host],
+            boot_id=simulated.boot_id(host, now),
+            sequence=sequence,
             collected_at=now,
             interval_seconds=_BEAT,
             report=report,
-            host_id=self._simulated.host_id(self._host),
+            host_id=simulated.host_id(host),
             agent_version=__version__,
             simulated=True,
         )
-        self._fleet.apply(envelope, via="simulated", now=now)
+        fleet.apply(envelope, via="simulated", now=now)
+    return events

@@ -201,7 +201,7 @@ def main() -> None:
     except (OSError, sqlite3.Error) as error:
         raise SystemExit(f"{asked.path} cannot be written: {error}") from error
     hosts = range(asked.hosts)
-    events = [one for host in hosts for one in past_events(fleet, host, past.start, asked.until, is_new=True)]
+    events = [one for host in hosts for one in past_events(fleet, host, past.start, asked.until)]
     sys.stdout.buffer.write(msgspec.msgpack.encode(events))
 
 

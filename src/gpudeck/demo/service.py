@@ -12,7 +12,7 @@ from gpudeck.collectors.simulated import SimulatedFleet, SimulatedJob
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import name_fleet
 from gpudeck.demo.backfill import SEED, Backfill
-from gpudeck.demo.story import MIN_DAYS, DemoRequest, plan_maintenance, plan_queue, plan_reservations, priced
+from gpudeck.demo.story import MIN_DAYS, plan_maintenance, plan_queue, plan_reservations, priced
 from gpudeck.events.service import EventLog
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
@@ -23,6 +23,7 @@ from gpudeck.model.allocation import Allocation
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.event import make_event
+from gpudeck.model.gpu_request import GpuRequest
 from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.requests import ReservationSpan
@@ -151,7 +152,7 @@ class DemoScenario(Service):
         with contextlib.suppress(GpudeckError):
             await self.drain()
         requests = await asyncio.to_thread(plan_queue, self._fleet, clock.wall())
-        await asyncio.gather(*(self._wait(request) for request in requests))
+        await asyncio.gather(*(self._wait(user, wanted) for user, wanted in requests))
 
     async def reserve(self, now: float) -> None:
         """Write the reservations, unless the demo has some of an earlier start."""
@@ -172,12 +173,11 @@ class DemoScenario(Service):
             wanted = plan_maintenance(self._fleet)
             await self._maintenance.plan(wanted, "admin")
 
-    async def _wait(self, request: DemoRequest) -> None:
+    async def _wait(self, user: str, wanted: GpuRequest) -> None:
         """As a client of `gpudeck wait` does: it asks while it waits, and is gone when it got its GPUs."""
-        key = f"demo {request.user}"
         while True:
             with contextlib.suppress(GpudeckError):
-                position = await self._queue.join(key, request.user, None, request.wanted)
+                position = await self._queue.join(f"demo {user}", user, None, wanted)
                 while (one := self._queue.find(position.id)) is not None and one.granted is None:
                     await self._queue.ask(one.id)
                     await asyncio.sleep(_ASK_SECONDS)
@@ -196,15 +196,10 @@ class DemoScheduler:
         self._now = now
 
     async def read(self) -> SchedulerState:
-        now = self._now()
-        stations = (self._fleet.station(number) for number in range(len(self._fleet.names)))
-        hosts = [
-            station
-            for station in stations
-            if station.host.in_slurm and all(slot.parent is None for slot in station.host.slots)
-        ]
-        nodes = {}
-        for station in hosts:
+        now, nodes = self._now(), {}
+        for station in map(self._fleet.station, range(len(self._fleet.names))):
+            if not station.host.in_slurm or any(slot.parent is not None for slot in station.host.slots):
+                continue
             gpus: dict[int, Allocation] = {}
             for slot in station.host.slots:
                 jobs = (station.timeline.tenure(slot.number, at).run for at in (now, now + _AHEAD_SECONDS))

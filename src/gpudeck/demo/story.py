@@ -58,13 +58,6 @@ class DemoReservation(Struct, frozen=True):
     used_at: float | None
 
 
-class DemoRequest(Struct, frozen=True):
-    """An entry of the `wait` queue."""
-
-    user: str
-    wanted: GpuRequest
-
-
 def plan_maintenance(fleet: SimulatedFleet) -> MaintenanceRequest:
     """The last host gets new fans."""
     return MaintenanceRequest(host=fleet.names[-1], length=20 * 3600.0, reason="new fans, back tomorrow")
@@ -87,8 +80,8 @@ def plan_reservations(fleet: SimulatedFleet, now: float, days: float) -> list[De
     return found
 
 
-def plan_queue(fleet: SimulatedFleet, now: float) -> list[DemoRequest]:
-    """Requests that are seldom met at once, by users of the last day."""
+def plan_queue(fleet: SimulatedFleet, now: float) -> list[tuple[str, GpuRequest]]:
+    """Requests in the `wait` queue that are seldom met at once, with their users, who used GPUs in the last day."""
     jobs = (job for host in range(min(len(fleet.names), _MAX_HOSTS)) for job in fleet.runs(host, now - DAY, now))
     users = list(dict.fromkeys(job.user for job in jobs))
     wanted = (
@@ -96,7 +89,7 @@ def plan_queue(fleet: SimulatedFleet, now: float) -> list[DemoRequest]:
         GpuRequest(gpus=4, model="H100", same_host=True),
         GpuRequest(gpus=4, memory_bytes=70 << 30, same_host=True),
     )
-    return [DemoRequest(user, request) for user, request in zip(users, wanted, strict=False)]
+    return list(zip(users, wanted, strict=False))
 
 
 def _trainings(fleet: SimulatedFleet, host: int, start: float, end: float) -> Iterator[SimulatedJob]:

@@ -333,10 +333,10 @@ def _sample_gpu(gpu: GpuState) -> GpuSample:
     if not gpu.is_current:
         return GpuSample(gpu.uuid, gpu.label, gpu.name, state, NOTHING, None)
     values = tuple(gpu.numbers())
-    return GpuSample(gpu.uuid, gpu.label, gpu.name, state, values, _sample_processes(gpu.processes))
+    return GpuSample(gpu.uuid, gpu.label, gpu.name, state, values, sample_processes(gpu.processes))
 
 
-def _sample_processes(processes: list[Process] | None) -> tuple[ProcessSample, ...] | None:
+def sample_processes(processes: list[Process] | None) -> tuple[ProcessSample, ...] | None:
     return None if processes is None else tuple([_sample_process(one) for one in processes if not one.display])
 
 
