@@ -90,37 +90,18 @@ def run_parts(hour: Hour) -> dict[int, RunPart]:
     _, _, _, _, metered, joules = np.einsum("st,kst->ks", share, facts)
     seconds, _, idle, _, _, _ = np.einsum("st,kst->ks", present, facts)
     busy, measured = _utilization(hour, slices, present)
-    parts: dict[int, RunPart] = {part.run: RunPart() for part in slices}
-    per_slice = np.array([seconds, busy, measured, idle, joules, metered]).T.tolist()
-    for part, (own, utilization, known, idle_seconds, drawn, with_power) in zip(slices, per_slice, strict=True):
-        parts[part.run].add(
-            RunPart(
-                seconds=own,
-                utilization_sum=utilization,
-                utilization_seconds=known,
-                idle=idle_seconds,
-                joules=drawn,
-                metered=with_power,
-            )
-        )
-    _add_memory(parts, hour, slices, present, memory)
-    return {run: part for run, part in parts.items() if part.seconds > 0}
-
-
-def _add_memory(
-    parts: dict[int, RunPart], hour: Hour, slices: Sequence[RunSlice], present: Flags, memory: Floats
-) -> None:
-    """The memory of each run over all its GPUs: known at a moment if it is known on every GPU that it is on."""
     order = np.argsort([part.run for part in slices], kind="stable")
     runs = np.array([slices[at].run for at in order])
     starts = _starts(runs)
+    sums = np.add.reduceat(np.array([seconds, busy, measured, idle, joules, metered]).T[order], starts)
+    # The memory of a run over all its GPUs is known at a moment if it is known on every GPU that it is on.
     there = np.logical_or.reduceat(present[order], starts)
     total = np.add.reduceat(np.where(present, memory, 0.0)[order], starts)
     known = there & ~np.isnan(total)
     total = np.where(known, total, 0.0)
-    rows = np.array([there @ hour.covered, total @ hour.covered, known @ hour.covered, total.max(axis=1)]).T
-    for run, (wall, memory_sum, seconds, peak) in zip(runs[starts].tolist(), rows.tolist(), strict=True):
-        parts[run].add(RunPart(wall_seconds=wall, memory_sum=memory_sum, memory_seconds=seconds, memory_peak=peak))
+    over_gpus = np.array([there @ hour.covered, total @ hour.covered, known @ hour.covered, total.max(axis=1)]).T
+    rows = np.concatenate([sums[:, :1], over_gpus, sums[:, 1:]], axis=1).tolist()
+    return {run: RunPart(*row) for run, row in zip(runs[starts].tolist(), rows, strict=True) if row[0] > 0}
 
 
 def _utilization(hour: Hour, slices: Sequence[RunSlice], present: Flags) -> tuple[Floats, Floats]:

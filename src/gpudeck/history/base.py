@@ -271,16 +271,11 @@ class Savings(Struct):
     released: float = 0.0
     released_cost: float | None = None
 
-    def add_oversized(self, used: float, saved: float, price: float | None) -> None:
-        self.judged += used
-        self.oversized += saved
-        if price is not None and saved:
-            self.oversized_cost = (self.oversized_cost or 0.0) + saved / 3600 * price
-
-    def add_released(self, seconds: float, price: float | None) -> None:
-        self.released += seconds
+    def add(self, what: Literal["oversized", "released"], seconds: float, price: float | None) -> None:
+        setattr(self, what, getattr(self, what) + seconds)
         if price is not None and seconds:
-            self.released_cost = (self.released_cost or 0.0) + seconds / 3600 * price
+            cost = f"{what}_cost"
+            setattr(self, cost, (getattr(self, cost) or 0.0) + seconds / 3600 * price)
 
 
 class WasteFacts(Struct):

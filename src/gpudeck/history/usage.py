@@ -22,7 +22,6 @@ from gpudeck.model.usage import Day, Usage, UsageBy, UsageRow
 from gpudeck.views.csv import Value, write_csv
 
 if TYPE_CHECKING:
-    from gpudeck.history.base import KnownGpu
     from gpudeck.history.embedded.view import HistoryView
 
 _GONE_AFTER: Final = 7 * DAY
@@ -35,6 +34,10 @@ _SumKey = tuple[int, str, str | None, str]
 RowKey = tuple[str | None, bool]
 """A row's name, and whether it is the row of unknown users."""
 _KEPT_SECONDS = 600.0
+_COLUMNS: Final = (
+    *("gpu_hours", "active_hours", "idle_hours", "share", "peak_memory_bytes"),
+    *("energy_kwh", "cost", "measured_hours"),
+)
 _ALLOCATED: Final = ("allocated_hours", "unused_hours", "never_used_hours", "unmonitored_hours", "shared_hours")
 
 
@@ -58,8 +61,12 @@ def usage(
     view: "HistoryView", query: UsageQuery, settings: UsageSettings, groups: Callable[[str], str | None], now: float
 ) -> Usage:
     """`groups` returns the group of users that are in none of the settings. Blocks. Raises HistoryRefused."""
-    period = _period(query, now)
-    names = _host_names(view, query.host)
+    period = Period(query.start, query.end, now, query.zone if query.daily else None)
+    # A host that was installed anew has a new id and its old name: it stays one row.
+    names = {host.host_id: host.name for host in view.hosts().values()}
+    if query.host is not None and query.host not in {*names, *names.values()}:
+        hint = "`host` is a host's name or id, as in /api/v1/hosts."
+        raise HistoryRefused("unknown_host", f"the history knows no host {query.host[:80]!r}", hint)
     by_host = query.by == "host" or query.host is not None
     # The store adds up whole stretches by itself, several times faster than hours are added up here.
     facts = (fact for begin, end in period.stretches() for fact in view.uses(begin, end, by_host=by_host))
@@ -93,7 +100,7 @@ def fold(
     """The answer from facts that any store returns: one an hour, host, user and model, or less finely. `hosts` are the
     names by id. `observed` is how many GPU-seconds of the period were seen, `had` how many its known GPUs had. Hours
     outside of the period may be among the facts. Raises HistoryRefused."""
-    period = _period(query, now)
+    period = Period(query.start, query.end, now, query.zone if query.daily else None)
     rows: dict[RowKey, _Sums] = {}
     total = _Sums()
     name_row, is_wanted = make_naming(query, settings, groups, hosts)
@@ -137,24 +144,11 @@ def to_csv(usage: Usage, *, daily: bool = False) -> str:
     return write_csv(_daily_lines(usage) if daily else _lines(usage))
 
 
-def _period(query: UsageQuery, now: float) -> Period:
-    return Period(query.start, query.end, now, query.zone if query.daily else None)
-
-
 def _observed(view: "HistoryView", period: Period) -> float:
     """GPU-seconds that were observed; of the hours at the two ends the part that lies inside."""
     first, last = period.first_hour, period.end_hour - HOUR
     seconds = sum(view.observed(hour, hour + HOUR) * period.weight(hour) for hour in {first, last})
     return seconds + (view.observed(first + HOUR, last) if last > first + HOUR else 0.0)
-
-
-def _host_names(view: "HistoryView", wanted: str | None) -> dict[str, str]:
-    """The names by id. A host that was installed anew has a new id and its old name: it stays one row."""
-    names = {host.host_id: host.name for host in view.hosts().values()}
-    if wanted is not None and wanted not in names and wanted not in names.values():
-        hint = "`host` is a host's name or id, as in /api/v1/hosts."
-        raise HistoryRefused("unknown_host", f"the history knows no host {wanted[:80]!r}", hint)
-    return names
 
 
 def sum_by_day(facts: Iterable[tuple[UseKey, UsageAmounts]], period: Period) -> dict[_SumKey, UsageAmounts]:
@@ -182,9 +176,9 @@ def make_naming(
 
     def is_wanted(host: str, user: str | None, model: str) -> bool:
         return (
-            (query.user is None or user == query.user)
-            and (query.host is None or query.host in {host, hosts.get(host)})
-            and (query.model is None or query.model.lower() in model.lower())
+            query.user in {None, user}
+            and query.host in {None, host, hosts.get(host)}
+            and (query.model or "").lower() in model.lower()
             and (query.group is None or group_of(user) == query.group)
         )
 
@@ -229,34 +223,27 @@ def _active_hours(use: UsageAmounts) -> float | None:
 
 
 def _lines(usage: Usage) -> Iterator[list[Value]]:
-    yield [
-        *(usage.by, "unknown", "gpu_hours", "active_hours", "idle_hours", "share", "peak_memory_bytes"),
-        *("energy_kwh", "cost", "measured_hours"),
-        *(_ALLOCATED if usage.total.allocated_hours is not None else ()),
-    ]
+    columns = [*_COLUMNS, *(_ALLOCATED if usage.total.allocated_hours is not None else ())]
+    yield [usage.by, "unknown", *columns]
     for row in usage.rows:
-        hours = map(_round, [row.gpu_hours, row.active_hours, row.idle_hours, row.share])
-        peak = None if row.peak_memory_bytes is None else int(row.peak_memory_bytes)
-        line = [*_name(usage, row), *hours, peak, _round(row.energy_kwh), _round(row.cost), _round(row.measured_hours)]
-        allocated = _ALLOCATED if usage.total.allocated_hours is not None else ()
-        yield [*line, *(_round(getattr(row, name)) for name in allocated)]
+        yield [
+            row.name_by(usage.by),
+            "yes" if row.unknown else "no",
+            *(_round(getattr(row, name), name) for name in columns),
+        ]
 
 
 def _daily_lines(usage: Usage) -> Iterator[list[Value]]:
     yield ["day", usage.by, "unknown", "gpu_hours", "active_hours"]
     for row in usage.rows:
+        name: list[Value] = [row.name_by(usage.by), "yes" if row.unknown else "no"]
         for day in row.days:
-            yield [day.day, *_name(usage, row), _round(day.gpu_hours), _round(day.active_hours)]
+            yield [day.day, *name, _round(day.gpu_hours), _round(day.active_hours)]
 
 
-def _name(usage: Usage, row: UsageRow) -> tuple[Value, Value]:
-    name: str | None = getattr(row, usage.by)
-    return name, "yes" if row.unknown else "no"
-
-
-def _round(value: float | None) -> float | None:
-    """A ten-thousandth of an hour is less than a second."""
-    return None if value is None else round(value, 4)
+def _round(value: float | None, column: str = "") -> float | None:
+    """A ten-thousandth of an hour is less than a second. Bytes are whole numbers."""
+    return None if value is None else int(value) if column.endswith("_bytes") else round(value, 4)
 
 
 def unix_group(login: str) -> str | None:

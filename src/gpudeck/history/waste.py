@@ -74,7 +74,8 @@ def find_waste(  # noqa: PLR0917 - as `usage`
         sums = [found.rows.setdefault(name_row(host, user, model), Savings()), found.total]
         sums += [] if smaller is None else [found.smaller.setdefault((model, smaller), Savings())]
         for one in sums:
-            one.add_oversized(use.used, working, gain)
+            one.judged += use.used
+            one.add("oversized", working, gain)
 
     try:
         for idle, user, seconds in _find_released(view, query, now):
@@ -82,7 +83,7 @@ def find_waste(  # noqa: PLR0917 - as `usage`
                 price = price_of(idle.model, settings.prices)
                 row = found.rows.setdefault(name_row(idle.host_id, user, idle.model), Savings())
                 for one in (row, found.total):
-                    one.add_released(seconds, price)
+                    one.add("released", seconds, price)
     except HistoryRefused as error:
         found.problem = f"{error.message}."
     return found
