@@ -162,7 +162,7 @@ def test_an_imported_job_does_not_make_the_time_since_look_recorded(site: JobSit
     imported = ask("account", 30 * 86_400)
     assert imported is not None
     assert imported.since == START + TICK_SECONDS
-    assert [one.names[0] for _, found in imported.days for one in found] == ["lab"]
+    assert [one.names[0] for _, one in imported.days] == ["lab"]
     with pytest.raises(HistoryRefused, match="no job is recorded before"):
         ask("account", 7 * 86_400)
 

@@ -3,8 +3,11 @@ account, partition, namespace and label that only schedulers know.
 
 JobStore and JobTracker (amounts) + history (idle stretches) → JobReport, Usage → API, page, `gpudeck job`"""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import reduce
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
@@ -38,8 +41,10 @@ _COLUMNS: Final = {"group": "user", "label": "labels"}
 """Where a row's name is found, if not in a column of its own."""
 _JOULES_A_KWH: Final = 3.6e6
 
-DaySums = list[tuple[int, list[UsageSum]]]
-"""The sums of a period by the number of the day, or all at 0."""
+DaySums = list[tuple[int, UsageSum]]
+"""Each sum with the number of its day, or with 0."""
+RowName = tuple[str | None, bool]
+"""And whether it is the row of unknown users."""
 
 
 class AllocatedSums(NamedTuple):
@@ -56,33 +61,11 @@ async def read_sums(store: JobStore, query: UsageQuery, now: float, since: float
     begins = [begin for _, begin in period.days] or [query.start]
     by = [_COLUMNS.get(query.by, query.by), "user", "model"]
     only = {name: value for name in ("user", "host") if (value := getattr(query, name)) is not None}
-    ends = [*begins[1:], query.end]
-    days = [
-        (number, await store.sum_usage(max(begin, query.start), min(end, now), now, by, only))
-        for number, (begin, end) in enumerate(zip(begins, ends, strict=True))
-    ]
+    days: DaySums = []
+    for number, (begin, end) in enumerate(pairwise([*begins, query.end])):
+        found = await store.sum_usage(max(begin, query.start), min(end, now), now, by, only)
+        days += [(number, one) for one in found]
     return AllocatedSums(days, since)
-
-
-def check_query(query: UsageQuery, *, has_jobs: bool) -> None:
-    """Raises HistoryRefused for what this hub cannot know."""
-    if query.by in JOB_NAMES and not has_jobs:
-        hint = "Rows are by user, group, host or model where the hub reads no scheduler. See docs/slurm.md."
-        raise HistoryRefused("no_jobs", f"no scheduler has given a GPU to a job here, so there is no {query.by}", hint)
-    if (query.by == "label") != (query.label is not None):
-        hint = "Ask with by=label&label=team, or `--by label:team`."
-        raise HistoryRefused("bad_label", "by=label needs the name of a label, and only that has one", hint)
-
-
-def check_sums(query: UsageQuery, sums: AllocatedSums) -> AllocatedSums | None:
-    """None where no job is recorded until the end of the period. Raises HistoryRefused where only jobs could tell."""
-    if query.end > sums.since or any(found for _, found in sums.days):
-        return sums
-    if query.by not in JOB_NAMES:
-        return None
-    told = f"no job is recorded before {datetime.fromtimestamp(sums.since, UTC):%Y-%m-%d %H:%M} UTC"
-    hint = "Ask about a period that ends later, or by user, group, host or model."
-    raise HistoryRefused("no_jobs", f"{told}, so the usage by {query.by} is not known in this period", hint)
 
 
 class AllocatedTime:
@@ -95,60 +78,35 @@ class AllocatedTime:
     def add(self, usage: Usage, query: UsageQuery, sums: AllocatedSums, now: float) -> Usage:
         """`usage` is what the history says by user where only schedulers know the rows. May block."""
         usage.allocated_since = sums.since if sums.since > query.start else None
-        wanted = [(day, [one for one in found if self._is_wanted(query, one)]) for day, found in sums.days]
-        everything = [one for _, found in wanted for one in found]
+        wanted = [(day, one) for day, one in sums.days if self._is_wanted(query, one)]
+        by_row: dict[RowName, DaySums] = defaultdict(list)
+        for day, one in wanted:
+            by_row[self._name_row(query, one)].append((day, one))
         if query.by in JOB_NAMES:
-            return self._make_rows(usage, query, wanted, everything, now)
-        rows = {(row.name_by(query.by), row.unknown): row for row in usage.rows}
-        by_row: dict[tuple[str | None, bool], list[UsageSum]] = {}
-        for one in everything:
-            by_row.setdefault(self._name_row(query, one), []).append(one)
-        for key, found in by_row.items():
-            if key not in rows:
+            period = Period(query.start, query.end, now, query.zone if query.daily else None)
+            monitored = usage.monitored_gpu_hours * HOUR
+            rows = {name: self._row(found, monitored, period) for name, found in by_row.items()}
+            usage.by, usage.total = query.by, self._row(wanted, monitored, period)
+        else:
+            rows = {(row.name_by(query.by), row.unknown): row for row in usage.rows}
+            for name in (name for name in by_row if name not in rows):
                 # Nobody used what was allocated there.
-                rows[key] = UsageRow(0.0, 0.0, None, 0.0, 0.0 if usage.coverage else None, None, None, unknown=key[1])
-                setattr(rows[key], query.by, key[0])
-                usage.rows.append(rows[key])
-            self._set_hours(rows[key], found)
-        for key, row in rows.items():
-            if key not in by_row:
-                self._set_hours(row, [])
-        self._set_hours(usage.total, everything)
+                rows[name] = UsageRow(0.0, 0.0, None, 0.0, 0.0 if usage.coverage else None, None, None)
+            for name, row in rows.items():
+                self._set_hours(row, [one for _, one in by_row.get(name, ())])
+            self._set_hours(usage.total, [one for _, one in wanted])
+        for (row_name, is_unknown), row in rows.items():
+            row.unknown = is_unknown
+            setattr(row, query.by, row_name)
+        usage.rows = list(rows.values())
+        if query.by in JOB_NAMES:
+            usage.rows.sort(key=lambda row: (-(row.allocated_hours or 0.0), row.unknown, row.name_by(query.by) or ""))
         return usage
 
-    def _make_rows(
-        self, usage: Usage, query: UsageQuery, days: DaySums, everything: Sequence[UsageSum], now: float
-    ) -> Usage:
-        period = Period(query.start, query.end, now, query.zone if query.daily else None)
-        monitored = usage.monitored_gpu_hours * HOUR
-        names = {self._name_row(query, one) for one in everything}
-
-        def make(key: tuple[str | None, bool] | None) -> UsageRow:
-            def is_wanted(one: UsageSum) -> bool:
-                return key is None or self._name_row(query, one) == key
-
-            row = self._row([one for one in everything if is_wanted(one)], monitored)
-            for number, found in days if period.days else ():
-                used = [one.amounts for one in found if is_wanted(one)]
-                hours, active = (sum(one[name] for one in used) / HOUR for name in ("used", "active"))
-                if any(one["allocated"] + one["unobserved"] for one in used):
-                    is_measured = any(one["measured"] for one in used)
-                    row.days.append(Day(*period.days[number], hours, active if is_measured else None))
-            return row
-
-        usage.by, usage.rows = query.by, []
-        for name, unknown in names:
-            row = make((name, unknown))
-            row.unknown = unknown
-            setattr(row, query.by, name)
-            usage.rows.append(row)
-        usage.rows.sort(key=lambda row: (-(row.allocated_hours or 0.0), row.unknown, row.name_by(query.by) or ""))
-        usage.total = make(None)
-        return usage
-
-    def _row(self, found: Sequence[UsageSum], monitored: float) -> UsageRow:
+    def _row(self, days: DaySums, monitored: float, period: Period) -> UsageRow:
+        found = [one for _, one in days]
         sums = _add_up(found)
-        imported = sum(one.imported for one in found)
+        imported = sums["imported"]
         # What another monitor has measured was not monitored here.
         seen = sums["used"] - imported
         row = UsageRow(
@@ -163,6 +121,14 @@ class AllocatedTime:
             idle_cost=None if imported > 0 else self._cost(found, lambda one: one.amounts["idle"]),
         )
         self._set_hours(row, found)
+        by_day: dict[int, list[Mapping[str, float]]] = defaultdict(list)
+        for day, one in days if period.days else ():
+            if _allocated(one):
+                by_day[day].append(one.amounts)
+        for day, amounts in by_day.items():
+            hours, active = (sum(one[name] for one in amounts) / HOUR for name in ("used", "active"))
+            is_measured = any(one["measured"] for one in amounts)
+            row.days.append(Day(*period.days[day], hours, active if is_measured else None))
         return row
 
     def _cost(self, found: Sequence[UsageSum], seconds: Callable[[UsageSum], float]) -> float | None:
@@ -171,14 +137,14 @@ class AllocatedTime:
         return sum(costs) if costs else None
 
     def _set_hours(self, row: UsageRow, found: Sequence[UsageSum]) -> None:
-        allocated, used = (sum(one.amounts[name] for one in found) for name in ("allocated", "used"))
-        total = sum(map(_allocated, found))
+        sums = _add_up(found)
+        allocated, used, total = sums["allocated"], sums["used"], sums["allocated"] + sums["unobserved"]
         row.allocated_hours = total / HOUR
-        row.unmonitored_hours = (total - allocated) / HOUR
+        row.unmonitored_hours = sums["unobserved"] / HOUR
         row.unused_hours = max(0.0, allocated - used) / HOUR if allocated or not total else None
         row.unused_cost = None if row.unused_hours is None else self._cost(found, _unused)
-        row.never_used_hours = sum(one.never_used for one in found) / HOUR
-        row.shared_hours = sum(one.shared for one in found) / HOUR
+        row.never_used_hours = sums["never_used"] / HOUR
+        row.shared_hours = sums["shared"] / HOUR
 
     def _is_wanted(self, query: UsageQuery, one: UsageSum) -> bool:
         _, user, model = one.names
@@ -186,7 +152,7 @@ class AllocatedTime:
             query.group is None or self._find_group(user) == query.group
         )
 
-    def _name_row(self, query: UsageQuery, one: UsageSum) -> tuple[str | None, bool]:
+    def _name_row(self, query: UsageQuery, one: UsageSum) -> RowName:
         name, user, _ = one.names
         if query.by == "group":
             return self._find_group(user), user is None
@@ -196,10 +162,8 @@ class AllocatedTime:
 
 
 def _add_up(found: Iterable[UsageSum]) -> dict[str, float]:
-    sums = dict.fromkeys(AMOUNTS, 0.0)
-    for one in found:
-        sums = add_amounts(sums, one.amounts)
-    return sums
+    nothing = dict.fromkeys((*AMOUNTS, "never_used", "imported", "shared"), 0.0)
+    return reduce(add_amounts, [one.amounts for one in found], nothing)
 
 
 def _unused(one: UsageSum) -> float:
@@ -237,14 +201,28 @@ class JobReporter(Struct):
     async def read_sums(self, query: UsageQuery, now: float) -> AllocatedSums | None:
         """What `add_allocated` needs; None where no job is recorded until the end of the period. Raises Temporary and
         HistoryRefused."""
-        check_query(query, has_jobs=self.service.has_jobs)
+        is_by_job = query.by in JOB_NAMES
+        if is_by_job and not self.service.has_jobs:
+            why = f"no scheduler has given a GPU to a job here, so there is no {query.by}"
+            hint = "Rows are by user, group, host or model where the hub reads no scheduler. See docs/slurm.md."
+            raise HistoryRefused("no_jobs", why, hint)
+        if (query.by == "label") != (query.label is not None):
+            hint = "Ask with by=label&label=team, or `--by label:team`."
+            raise HistoryRefused("bad_label", "by=label needs the name of a label, and only that has one", hint)
         if not self.service.has_jobs:
             return None
         # In their first minute jobs and their usage are not written yet.
         await self.service.settle()
         await self.service.settle_usage(self.service.tracker.list_unwritten())
         since = await self.service.find_beginning()
-        return check_sums(query, await read_sums(self.service.store, query, now, now if since is None else since))
+        sums = await read_sums(self.service.store, query, now, now if since is None else since)
+        if query.end > sums.since or sums.days:
+            return sums
+        if not is_by_job:
+            return None
+        known = f"no job is recorded before {datetime.fromtimestamp(sums.since, UTC):%Y-%m-%d %H:%M} UTC"
+        hint = "Ask about a period that ends later, or by user, group, host or model."
+        raise HistoryRefused("no_jobs", f"{known}, so the usage by {query.by} is not known in this period", hint)
 
     def add_allocated(self, history: Store, query: UsageQuery, sums: AllocatedSums | None, now: float) -> Usage:
         usage = history.usage(base_query(query))
@@ -282,7 +260,7 @@ class JobReporter(Struct):
         wall = _wall(record, now)
         shown = [
             JobGpu(
-                **_amounts([(gpu, amounts)], wall, self._price(gpu.model)),
+                **self._amounts([(gpu, amounts)], wall),
                 host=gpu.host,
                 label=gpu.label,
                 uuid=gpu.uuid,
@@ -299,13 +277,10 @@ class JobReporter(Struct):
 
     def _describe(self, record: JobRecord, gpus: list[_Gpu], now: float) -> dict[str, Any]:
         wall = _wall(record, now)
-        costs = [(self._price(gpu.model), amounts["allocated"] + amounts["unobserved"]) for gpu, amounts in gpus]
-        priced = [price * seconds / HOUR for price, seconds in costs if price is not None]
         names = ("scheduler", "job", "name", "user", "account", "partition", "qos", "namespace")
         return {
             **{name: getattr(record, name) for name in (*names, "outcome", "start", "until", "ended_at", "last_seen")},
-            **_amounts(gpus, wall * len(gpus), None),
-            "cost": sum(priced) if priced else None,
+            **self._amounts(gpus, wall * len(gpus)),
             "labels": read_labels(record.labels),
             "state": (state := self._state(record, now)),
             "state_reason": self._find_reason(gpus) if state == "unknown" else None,
@@ -333,8 +308,32 @@ class JobReporter(Struct):
                 return f"{one.host} is {host.status}"
         return "it has not been seen since the last reading"
 
-    def _price(self, model: str) -> float | None:
-        return price_of(model, self.settings.prices)
+    def _amounts(self, parts: Sequence[_Gpu], wall: float) -> dict[str, Any]:
+        sums = reduce(add_amounts, [part for _, part in parts], _NOTHING)
+        allocated, used, measured = sums["allocated"], sums["used"], sums["measured"]
+        # An unused GPU does no work: that needs no measurement.
+        known = measured + allocated - used
+        active = sums["active"] if measured > 0 or (allocated > 0 and used == 0) else None
+        prices = [(price_of(gpu.model, self.settings.prices), part) for gpu, part in parts]
+        costs = [price * (part["allocated"] + part["unobserved"]) / HOUR for price, part in prices if price is not None]
+        total, is_known = allocated + sums["unobserved"], allocated > 0 or sums["unobserved"] == 0
+        return {
+            "allocated_hours": total / HOUR,
+            "unmonitored_hours": sums["unobserved"] / HOUR,
+            "used_hours": used / HOUR if is_known else None,
+            "unused_hours": max(0.0, allocated - used) / HOUR if is_known else None,
+            "idle_hours": None if any(gpu.is_imported for gpu, _ in parts) else sums["idle"] / HOUR,
+            "active_hours": None if active is None else active / HOUR,
+            "utilization_percent": None if active is None or known <= 0 else 100 * active / known,
+            "utilization_peak_percent": sums["utilization_peak"]
+            if active == 0 or sums["utilization_peak"] > 0
+            else None,
+            "memory_mean_bytes": sums["memory_sum"] / sums["memory_seconds"] if sums["memory_seconds"] > 0 else None,
+            "memory_peak_bytes": sums["memory_peak"] if sums["memory_seconds"] > 0 or sums["memory_peak"] > 0 else None,
+            "energy_kwh": sums["joules"] / _JOULES_A_KWH if sums["metered"] > 0 else None,
+            "cost": sum(costs) if costs else None,
+            "coverage": min(1.0, allocated / wall) if wall > 0 else None,
+        }
 
 
 def _wall(record: JobRecord, now: float) -> float:
@@ -342,52 +341,24 @@ def _wall(record: JobRecord, now: float) -> float:
     return max(0.0, end - record.start)
 
 
-def _amounts(parts: Sequence[_Gpu], wall: float, price: float | None) -> dict[str, Any]:
-    sums = _NOTHING
-    for _, part in parts:
-        sums = add_amounts(sums, part)
-    allocated, used, measured = sums["allocated"], sums["used"], sums["measured"]
-    # An unused GPU does no work: that needs no measurement.
-    known = measured + allocated - used
-    active = sums["active"] if measured > 0 or (allocated > 0 and used == 0) else None
-    total, is_known = allocated + sums["unobserved"], allocated > 0 or sums["unobserved"] == 0
-    return {
-        "allocated_hours": total / HOUR,
-        "unmonitored_hours": sums["unobserved"] / HOUR,
-        "used_hours": used / HOUR if is_known else None,
-        "unused_hours": max(0.0, allocated - used) / HOUR if is_known else None,
-        "idle_hours": None if any(gpu.is_imported for gpu, _ in parts) else sums["idle"] / HOUR,
-        "active_hours": None if active is None else active / HOUR,
-        "utilization_percent": None if active is None or known <= 0 else 100 * active / known,
-        "utilization_peak_percent": sums["utilization_peak"] if active == 0 or sums["utilization_peak"] > 0 else None,
-        "memory_mean_bytes": sums["memory_sum"] / sums["memory_seconds"] if sums["memory_seconds"] > 0 else None,
-        "memory_peak_bytes": sums["memory_peak"] if sums["memory_seconds"] > 0 or sums["memory_peak"] > 0 else None,
-        "energy_kwh": sums["joules"] / _JOULES_A_KWH if sums["metered"] > 0 else None,
-        "cost": None if price is None else price * total / HOUR,
-        "coverage": min(1.0, allocated / wall) if wall > 0 else None,
-    }
-
-
 def add_stretches(report: JobReport, store: Store, work_percent: float, now: float) -> None:
+    """From when until when each GPU was seen and did not work for ten minutes and more."""
     end = now if report.ended_at is None else report.ended_at
+    points = int(min(_STRETCH_POINTS, max(1.0, (end - report.start) / 60)))
     for gpu in report.gpus[:MAX_STRETCH_GPUS]:
+        query = SeriesQuery("utilization_percent", report.start, max(end, report.start + 1), points, gpu=gpu.uuid)
         try:
-            gpu.idle_stretches = find_stretches(store, gpu.uuid, report.start, end, work_percent)
+            answer = store.series(query)
         except (HistoryRefused, Temporary):
             gpu.idle_stretches = None
-
-
-def find_stretches(store: Store, uuid: str, start: float, end: float, work_percent: float) -> list[tuple[float, float]]:
-    """From when until when a GPU was seen and did not work for ten minutes and more. Raises HistoryRefused."""
-    points = int(min(_STRETCH_POINTS, max(1.0, (end - start) / 60)))
-    answer = store.series(SeriesQuery("utilization_percent", start, max(end, start + 1), points, gpu=uuid))
-    found: list[tuple[float, float]] = []
-    for at, _, _, most in answer.series[0].points if answer.series else ():
-        if most is None or most >= work_percent:
             continue
-        begin, stop = max(at, start), min(at + answer.step, end)
-        if found and found[-1][1] >= begin:
-            found[-1] = found[-1][0], stop
-        elif stop > begin:
-            found.append((begin, stop))
-    return [(begin, stop) for begin, stop in found if stop - begin >= _STRETCH_SECONDS]
+        found: list[tuple[float, float]] = []
+        for at, _, _, most in answer.series[0].points if answer.series else ():
+            begin, stop = max(at, report.start), min(at + answer.step, end)
+            if most is None or most >= work_percent:
+                continue
+            if found and found[-1][1] >= begin:
+                found[-1] = found[-1][0], stop
+            elif stop > begin:
+                found.append((begin, stop))
+        gpu.idle_stretches = [(begin, stop) for begin, stop in found if stop - begin >= _STRETCH_SECONDS]

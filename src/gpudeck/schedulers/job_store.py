@@ -28,6 +28,7 @@ SUMS: Final = tuple(name for name in AMOUNTS if name not in PEAKS)
 
 
 T = TypeVar("T")
+_Record = TypeVar("_Record", bound=Struct)
 
 
 class JobRecord(Struct, kw_only=True):
@@ -105,14 +106,12 @@ class JobQuery(Struct, frozen=True, kw_only=True):
 
 
 class UsageSum(NamedTuple):
-    """Sums over some job-GPUs. `names` are the values grouped by; `never_used` are the allocated seconds of GPUs that
-    were never used, `imported` the used seconds of another monitor, `shared` the allocated seconds of shared GPUs."""
+    """Sums over some job-GPUs. `names` are the values grouped by. `amounts` are AMOUNTS and three more: the allocated
+    seconds of GPUs that were `never_used`, the used seconds that another monitor measured (`imported`), and the
+    allocated seconds of `shared` GPUs."""
 
     names: tuple[str | None, ...]
     amounts: dict[str, float]
-    never_used: float
-    imported: float = 0.0
-    shared: float = 0.0
 
 
 def hash_id(*parts: object) -> int:
@@ -140,11 +139,11 @@ class JobStore(FleetStore):
         await self._upsert(job_hosts, rows, keep={"job_id", "host"})
 
     async def hosts_of(self, job_ids: Sequence[int]) -> list[JobHostRecord]:
-        found: list[JobHostRecord] = []
-        for some in _batches(job_ids):
-            rows = await self._database.execute(select(job_hosts).where(job_hosts.c.job_id.in_(some)))
-            found += [JobHostRecord(**row) for row in rows.mappings()]
-        return found
+        return await self._select(JobHostRecord, job_hosts.c.job_id, job_ids)
+
+    async def gpus_of(self, job_ids: Sequence[int]) -> list[JobGpuRecord]:
+        found = await self._select(JobGpuRecord, job_gpus.c.job_id, job_ids)
+        return sorted(found, key=lambda one: (one.host, len(one.label), one.label))
 
     async def write_usage(self, rows: Iterable[tuple[int, int, Sequence[float]]], span: int = HOUR) -> None:
         """The id of each GPU of a job, an hour or UTC day (`span`), and the sums of it so far, in the order of AMOUNTS.
@@ -215,14 +214,6 @@ class JobStore(FleetStore):
         found = await self._find_jobs(or_(*tasks), *of, limit=limit)
         return found or await self._find_jobs(jobs.c.number == job, *of, limit=limit)
 
-    async def gpus_of(self, job_ids: Sequence[int]) -> list[JobGpuRecord]:
-        found: list[JobGpuRecord] = []
-        columns = [job_gpus.c[name] for name in JobGpuRecord.__struct_fields__]
-        for some in _batches(job_ids):
-            rows = await self._database.execute(select(*columns).where(job_gpus.c.job_id.in_(some)))
-            found += [JobGpuRecord(**row) for row in rows.mappings()]
-        return sorted(found, key=lambda one: (one.host, len(one.label), one.label))
-
     async def amounts_of(self, gpu_ids: Sequence[int]) -> dict[int, dict[str, float]]:
         found: dict[int, dict[str, float]] = {}
         for some in _batches(gpu_ids):
@@ -241,15 +232,13 @@ class JobStore(FleetStore):
     ) -> list[UsageSum]:
         """The sums of a period by these columns; `only` are values that columns must have. An hour or day that lies
         partly in the period counts in proportion to time."""
-        found: dict[tuple[str | None, ...], UsageSum] = {}
+        found: dict[tuple[str | None, ...], dict[str, float]] = {}
         for span, begin, stop, share in _cut(start, end, now):
             for row in await self._database.execute(self._select_sums(span, begin, stop, by, only)):
-                names, (*parts, values) = row[: len(by)], (*row[len(by) : len(by) + 3], row[len(by) + 3 :])
-                amounts = {
-                    name: value if name in PEAKS else share * value for name, value in zip(AMOUNTS, values, strict=True)
-                }
-                _add(found, UsageSum(tuple(names), amounts, *(share * part for part in parts)))
-        return list(found.values())
+                names, values = tuple(row[: len(by)]), zip((*AMOUNTS, *_OF_GPUS), row[len(by) :], strict=True)
+                amounts = {name: value if name in PEAKS else share * value for name, value in values}
+                found[names] = add_amounts(found[names], amounts) if names in found else amounts
+        return [UsageSum(names, amounts) for names, amounts in found.items()]
 
     async def join_days(self, before: float) -> None:
         """Keep what is older than that by the day of UTC. The oldest day first, each in a transaction of its own."""
@@ -271,6 +260,14 @@ class JobStore(FleetStore):
         await delete_old(self._database, jobs, jobs.c.last_seen, jobs.c.last_seen < before)
         await self._database.execute(delete(job_usage).where(job_usage.c.start < before - DAY))
 
+    async def _select(self, kind: type[_Record], column: Any, ids: Sequence[int]) -> list[_Record]:
+        columns = [column.table.c[name] for name in kind.__struct_fields__]
+        found: list[_Record] = []
+        for some in _batches(ids):
+            rows = await self._database.execute(select(*columns).where(column.in_(some)))
+            found += [kind(**row) for row in rows.mappings()]
+        return found
+
     async def _find_jobs(self, *wanted: ColumnElement[bool], limit: int | None = None) -> list[JobRecord]:
         columns = [jobs.c[name] for name in JobRecord.__struct_fields__]
         query = select(*columns).where(jobs.c.fleet == self._fleet, *wanted)
@@ -283,12 +280,10 @@ class JobStore(FleetStore):
         inside = and_(usage.span == span, usage.start >= begin, usage.start < stop)
         of = select(usage.job_gpu_id, *_added()).where(inside).group_by(usage.job_gpu_id).subquery().c
         columns = [_column(name) for name in by]
-        never_used = func.sum(case((job_gpus.c.is_used == 0, of.allocated), else_=0.0))
-        imported = func.sum(case((job_gpus.c.host_id == "", of.used), else_=0.0))
-        shared = func.sum(case((job_gpus.c.is_shared == 1, of.allocated), else_=0.0))
-        sums = [*(func.sum(of[name]) for name in SUMS), *(func.max(of[name]) for name in PEAKS)]
+        sums = [(func.max if name in PEAKS else func.sum)(of[name]) for name in AMOUNTS]
+        sums += [func.sum(case((is_one, of[name]), else_=0.0)) for is_one, name in _OF_GPUS.values()]
         wanted = (
-            select(*columns, never_used, imported, shared, *sums)
+            select(*columns, *sums)
             .join(job_gpus, of.job_gpu_id == job_gpus.c.id)
             .join(jobs, job_gpus.c.job_id == jobs.c.id)
             .where(jobs.c.fleet == self._fleet, *(_is_named(name, clean(value)) for name, value in only.items()))
@@ -319,6 +314,12 @@ class JobStore(FleetStore):
         return {name: pick(put.table.c[name], put.excluded[name]) for name in names}
 
 
+_OF_GPUS: Final = {
+    "never_used": (job_gpus.c.is_used == 0, "allocated"),
+    "imported": (job_gpus.c.host_id == "", "used"),
+    "shared": (job_gpus.c.is_shared == 1, "allocated"),
+}
+"""Amounts of some GPUs only."""
 _FILTERS: Final = ("user", "account", "partition", "namespace", "scheduler")
 _KEY: Final[dict[str, Any]] = {"index_elements": list(job_usage.primary_key.columns)}
 
@@ -355,25 +356,12 @@ def _batches(rows: Iterable[T]) -> Iterator[list[T]]:
         yield some
 
 
-def _peaks() -> list[Any]:
-    return [func.max(job_usage.c[name]).label(name) for name in PEAKS]
-
-
 def _added() -> list[Any]:
-    return [*(func.sum(job_usage.c[name]).label(name) for name in SUMS), *_peaks()]
-
-
-def _add(found: dict[tuple[str | None, ...], UsageSum], new: UsageSum) -> None:
-    before = found.get(new.names)
-    if before is not None:
-        amounts = add_amounts(before.amounts, new.amounts)
-        new = UsageSum(new.names, amounts, *(one + other for one, other in zip(before[2:], new[2:], strict=True)))
-    found[new.names] = new
+    return [(func.max if name in PEAKS else func.sum)(job_usage.c[name]).label(name) for name in AMOUNTS]
 
 
 def add_amounts(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    sums = {name: one[name] + other[name] for name in SUMS}
-    return sums | {name: max(one[name], other[name]) for name in PEAKS}
+    return {name: max(one[name], value) if name in PEAKS else one[name] + value for name, value in other.items()}
 
 
 def write_labels(labels: Mapping[str, str] | None) -> str | None:
@@ -449,18 +437,12 @@ async def _find_record(store: JobStore, scheduler: str, one: ImportedJob) -> Job
     return JobRecord(
         id=store.make_id(scheduler, one.job, start),
         scheduler=scheduler,
-        job=one.job,
         start=start,
-        name=one.name,
-        user=one.user,
-        account=one.account,
-        partition=one.partition,
-        qos=one.qos,
         since=start,
         first_seen=start,
         last_seen=start + one.seconds,
         ended_at=start + one.seconds,
-        outcome=one.outcome,
+        **{name: getattr(one, name) for name in ("job", "name", "user", "account", "partition", "qos", "outcome")},
     )
 
 

@@ -78,16 +78,19 @@ class JobTracker:
         self._last: tuple[float, float] | None = None
         self._first = self._first_at = math.inf
         self._hour = 0
-        self._states: list[GpuState] = []
-        self._allocations: list[Allocation] = []
+        self._places: list[tuple[GpuState, Allocation]] = []
         self._keys: list[_Key] = []
         self._slots: list[int] = []
         self._shared: list[int] = []
         """The places of GPUs that others have too, or are on."""
         self._is_certain: NDArray[np.bool_] = np.zeros(0, bool)
         self._amounts: Amounts = np.zeros((0, len(AMOUNTS)))
-        self._rest: dict[int, Amounts] = {}
-        """Of this hour, of GPUs that are not allocated to that job any more or not yet again."""
+        self._row_of: dict[int, int] = {}
+        """The row in `_amounts` of each GPU of a job that was counted in this hour."""
+        self._rows = np.zeros(0, np.int64)
+        """The rows of `_slots`."""
+        self._left: set[int] = set()
+        """GPUs of jobs that are not allocated any more, and not written since."""
         self._waiting: dict[tuple[int, int], Amounts] = {}
         self._changed_jobs: dict[int, JobRecord] = {}
         self._changed_gpus: dict[int, JobGpuRecord] = {}
@@ -102,18 +105,17 @@ class JobTracker:
         self._begin_hour(int((now - elapsed / 2) // HOUR) * HOUR)
         gpus = table.gpus
         rows = np.flatnonzero(gpus.is_allocated[: gpus.end])
-        found = [(gpu, gpu.scheduling.allocation) for row in rows.tolist() if (gpu := table.gpu_at[row]) is not None]
-        states = [gpu for gpu, allocation in found if allocation is not None]
-        allocations = [allocation for _, allocation in found if allocation is not None]
-        seconds = np.full(len(states), elapsed)
-        if states != self._states or allocations != self._allocations:
-            before = {gpu.uuid for gpu in self._states}
-            self._regroup(table, states, allocations, now)
+        found = (gpu for row in rows.tolist() if (gpu := table.gpu_at[row]) is not None)
+        places = [(gpu, allocation) for gpu in found if (allocation := gpu.scheduling.allocation) is not None]
+        seconds = np.full(len(places), elapsed)
+        if places != self._places:
+            before = {gpu.uuid for gpu, _ in self._places}
+            self._regroup(table, places, now)
             self._count_start(seconds, before, now, elapsed)
         if len(self._seen) < len(self.open):
             self._end_jobs(table, now)
-        if states:
-            self._count(gpus, np.array([gpu.row for gpu in states]), seconds)
+        if places:
+            self._count(gpus, np.array([gpu.row for gpu, _ in places]), seconds)
             self.hosts.look(table, lambda allocation: self.open.get(self._key(allocation)), now)
         self._last = now, moment
 
@@ -133,12 +135,9 @@ class JobTracker:
             self._gpus_of.setdefault(gpu.job_id, {}).setdefault(gpu.uuid, gpu.id)
         if self._hour == 0:
             self._hour = int(self._now() // HOUR) * HOUR
-        places = {slot: place for place, slot in enumerate(self._slots)}
-        for slot, values in hour.items():
-            if slot in places:
-                _add(self._amounts[places[slot]], np.array(values))
-            else:
-                self._rest[slot] = np.array(values)
+        rows = self._find_rows(hour)
+        if len(rows):
+            self._add(rows, np.array(list(hour.values())))
         self._count_takeover(records)
 
     def _count_takeover(self, records: Collection[JobRecord]) -> None:
@@ -147,14 +146,15 @@ class JobTracker:
         for place, slot in enumerate(self._slots):
             gap = self._first_at - last_seen.get(slot, self._first_at)
             if 0 < gap <= TAKEOVER_SECONDS and self._is_certain[place]:
-                self._amounts[place, _UNOBSERVED] += gap
+                self._amounts[self._rows[place], _UNOBSERVED] += gap
 
     async def write(self) -> None:
         """All that is not written yet. Raises Temporary, and keeps what is not written."""
         await self.write_jobs()
         waiting, self._waiting = self._waiting, {}
+        left, self._left = self._left, set()
         seen, seen_at = [self.open[key].id for key in self._seen], self._last
-        usage = self._list_usage(set(self._slots))
+        usage = self._list_usage(left.union(self._slots))
         try:
             if seen_at is not None:
                 # First: a hub that takes over counts from here on, and nothing twice.
@@ -164,6 +164,7 @@ class JobTracker:
             await self.hosts.write(self._store, {job.id for job in self.open.values()})
         except BaseException:
             self._waiting = waiting | self._waiting
+            self._left |= left
             raise
 
     async def write_jobs(self) -> None:
@@ -185,14 +186,14 @@ class JobTracker:
 
     def _list_usage(self, gpus: Collection[int]) -> list[tuple[int, int, list[float]]]:
         """What is counted of this hour. All at once: later it may be another hour."""
-        rows = zip(self._slots, self._amounts.tolist(), strict=True)
-        return [(gpu, self._hour, row) for gpu, row in rows if gpu in gpus]
+        return [(gpu, self._hour, self._amounts[row].tolist()) for gpu, row in self._row_of.items() if gpu in gpus]
 
     def list_unwritten(self) -> set[int]:
         """The GPUs of jobs of which nothing may be written yet: the jobs are new, or have just ended."""
         after = self._now() - 2 * WRITE_SECONDS
         new = (job.id for job in self.open.values() if job.first_seen > after)
-        return {gpu for gpu, _ in self._waiting} | {gpu for job in new for gpu in self._gpus_of.get(job, {}).values()}
+        of_new = {gpu for job in new for gpu in self._gpus_of.get(job, {}).values()}
+        return {gpu for gpu, _ in self._waiting} | self._left | of_new
 
     def is_seen(self, job_id: int) -> bool:
         return any(self.open[key].id == job_id for key in self._seen)
@@ -200,54 +201,53 @@ class JobTracker:
     def _begin_hour(self, hour: int) -> None:
         if hour == self._hour:
             return
-        for gpu, row in zip(self._slots, self._amounts, strict=True):
-            self._waiting[gpu, self._hour] = row
+        self._waiting |= {(gpu, self._hour): self._amounts[row] for gpu, row in self._row_of.items()}
         while len(self._waiting) > _MAX_WAITING:
             del self._waiting[next(iter(self._waiting))]
-        self._amounts = np.zeros_like(self._amounts)
-        self._rest = {}
-        self._hour = hour
+        self._amounts, self._row_of, self._hour = np.zeros_like(self._amounts), {}, hour
+        self._rows = self._find_rows(self._slots)
 
-    def _regroup(self, table: FleetTable, states: list[GpuState], allocations: list[Allocation], now: float) -> None:
+    def _regroup(self, table: FleetTable, places: list[tuple[GpuState, Allocation]], now: float) -> None:
         """Other GPUs are allocated, or to other jobs. What has not changed is not looked at again."""
         last_seen = now if self._last is None else self._last[0]
         known = {
             gpu: (allocation, key, slot)
-            for gpu, allocation, key, slot in zip(self._states, self._allocations, self._keys, self._slots, strict=True)
+            for (gpu, allocation), key, slot in zip(self._places, self._keys, self._slots, strict=True)
         }
         before, keys, slots = self._seen, [], []
-        for gpu, allocation in zip(states, allocations, strict=True):
-            old = known.get(gpu)
-            if old is not None and old[0] is allocation and old[1] in self.open:
-                keys.append(old[1])
-                slots.append(old[2])
-            else:
-                keys.append(self._key(allocation))
-                slots.append(self._find_gpu(self._find_job(allocation, now), gpu, table))
+        for gpu, allocation in places:
+            old, key, slot = known.get(gpu, (None, ("", "", None), 0))
+            if old is not allocation or key not in self.open:
+                key, slot = self._key(allocation), self._find_gpu(self._find_job(allocation, now), gpu, table)
+            keys.append(key)
+            slots.append(slot)
         self._seen = set(keys)
         for job in [self.open[key] for key in before - self._seen if key in self.open]:
             job.last_seen = last_seen
-        self._move_amounts(slots)
-        self._keys, self._states, self._allocations = keys, states, allocations
-        self._shared = [at for at, one in enumerate(allocations) if one.conflict is not None or one.shared_with]
+        self._left |= set(self._slots) - set(slots)
+        self._rows = self._find_rows(slots)
+        self._keys, self._places, self._slots = keys, places, slots
+        self._shared = [at for at, (_, one) in enumerate(places) if one.conflict is not None or one.shared_with]
         # Of a host that does not report, Slurm knows what is allocated; its pods are not known.
-        self._is_certain = np.array([one.scheduler != KUBERNETES for one in allocations], bool)
+        self._is_certain = np.array([one.scheduler != KUBERNETES for _, one in places], bool)
         for place in self._shared:
             record = self._gpus[slots[place]]
             if not record.is_shared:
                 record.is_shared = 1
                 self._changed_gpus[record.id] = record
 
-    def _move_amounts(self, slots: list[int]) -> None:
-        old = {slot: place for place, slot in enumerate(self._slots)}
-        places = np.array([old.get(slot, -1) for slot in slots], np.int64)
-        amounts = np.zeros((len(slots), len(AMOUNTS)))
-        amounts[places >= 0] = self._amounts[places[places >= 0]]
-        for place in np.flatnonzero(places < 0).tolist():
-            amounts[place] = self._rest.pop(slots[place], 0.0)
-        for slot in old.keys() - set(slots):
-            self._rest[slot] = self._waiting[slot, self._hour] = self._amounts[old[slot]].copy()
-        self._slots, self._amounts = slots, amounts
+    def _find_rows(self, slots: Iterable[int]) -> NDArray[np.int64]:
+        """The rows of GPUs of jobs, also of those that have none in this hour yet."""
+        rows = np.array([self._row_of.setdefault(slot, len(self._row_of)) for slot in slots], np.int64)
+        if (missing := len(self._row_of) - len(self._amounts)) > 0:
+            self._amounts = np.concatenate([self._amounts, np.zeros((missing, len(AMOUNTS)))])
+        return rows
+
+    def _add(self, rows: NDArray[np.int64], more: Amounts) -> None:
+        known = self._amounts[rows]
+        sums = known + more
+        sums[:, _PEAK_PLACES] = np.maximum(known[:, _PEAK_PLACES], more[:, _PEAK_PLACES])
+        self._amounts[rows] = sums
 
     def _count_start(self, seconds: Amounts, before: set[str], now: float, elapsed: float) -> None:
         """A job that is new here is counted from its start, but no GPU twice."""
@@ -255,7 +255,7 @@ class JobTracker:
         for place, key in enumerate(self._keys):
             job = self.open[key]
             if job.first_seen == now and job.since is not None and now - job.since <= LATE_SECONDS:
-                most = elapsed if self._states[place].uuid in before else running
+                most = elapsed if self._places[place][0].uuid in before else running
                 seconds[place] = min(max(0.0, now - job.since), most)
 
     def _count(self, gpus: GpuColumns, rows: NDArray[np.int64], seconds: Amounts) -> None:
@@ -267,7 +267,10 @@ class JobTracker:
             for name in ("utilization_percent", "power_watts", "memory_used_bytes")
         )
         for place in self._shared:
-            if self._allocations[place].conflict is not None and _has_others_only(self._states[place]):
+            gpu, allocation = self._places[place]
+            if allocation.conflict is not None and not any(
+                allocation.is_of(one.job, one.user) for one in gpu.reported_processes or ()
+            ):
                 is_used[place] = False
                 for values in (utilization, power, memory):
                     values[place] = np.nan
@@ -288,14 +291,12 @@ class JobTracker:
             ],
             axis=1,
         )
-        peaks = np.maximum(self._amounts[:, _PEAK_PLACES], added[:, _PEAK_PLACES])
-        self._amounts += added
-        self._amounts[:, _PEAK_PLACES] = peaks
+        self._add(self._rows, added)
         for place in np.flatnonzero(is_used & (seconds > 0)).tolist():
-            gpu = self._gpus[self._slots[place]]
-            if not gpu.is_used:
-                gpu.is_used = 1
-                self._changed_gpus[gpu.id] = gpu
+            record = self._gpus[self._slots[place]]
+            if not record.is_used:
+                record.is_used = 1
+                self._changed_gpus[record.id] = record
 
     def _key(self, allocation: Allocation) -> _Key:
         """Of a job whose start is not known, or was not when it was first seen, there is one at a time."""
@@ -365,24 +366,11 @@ class JobTracker:
                     del self._gpus[gpu]
 
 
-def _has_others_only(gpu: GpuState) -> bool:
-    allocation = gpu.scheduling.allocation
-    return allocation is not None and not any(
-        allocation.is_of(one.job, one.user) for one in gpu.reported_processes or ()
-    )
-
-
 def _is_given_back(job: JobRecord, gpu: GpuState | None) -> bool:
     """Whether it is known that a GPU is not allocated to that job any more."""
     if gpu is None or gpu.scheduling.unknown is not None:
         return False
     return job.scheduler != KUBERNETES or gpu.availability != "unknown"
-
-
-def _add(amounts: Amounts, more: Amounts) -> None:
-    peaks = np.maximum(amounts[_PEAK_PLACES], more[_PEAK_PLACES])
-    amounts += more
-    amounts[_PEAK_PLACES] = peaks
 
 
 class JobService(Service):
