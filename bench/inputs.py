@@ -21,9 +21,8 @@ import msgspec
 import uvloop
 
 from bench.tables import best_of
-from gpudeck.compat.gpu_cluster_status import NodeSource
+from gpudeck.compat.gpu_cluster_status import ClusterNodeSource
 from gpudeck.compat.gpu_monitor import ServedSource
-from gpudeck.compat.gpu_monitor_files import GpuMonitorFiles
 from gpudeck.compat.gpumonitor import GpumonitorSource
 from gpudeck.compat.settings import GpuClusterStatusSettings, GpuMonitorSettings, GpumonitorSettings
 from gpudeck.compat.vesta.store import read_post
@@ -248,7 +247,7 @@ def _compat() -> Iterable[Case]:
     yield Case(
         "vesta: 8,000 processes", len(post), lambda: read_post(post, "h"), lambda: parse_in_thread(read_post, post, "h")
     )
-    node = NodeSource(_HOST, GpuClusterStatusSettings(password="x"), {})
+    node = ClusterNodeSource(_HOST, GpuClusterStatusSettings(password="x"))
     for name, body in {
         "gpu-cluster-status: empty lists": b'{"gpus":[' + b"[]," * (MIB // 3 - 10) + b"[]]}",
         "gpu-cluster-status: 8,000 processes": msgspec.json.encode(
@@ -258,8 +257,8 @@ def _compat() -> Iterable[Case]:
         yield Case(
             name,
             len(body),
-            lambda body=body: node._read_answer(body, time.time()),  # type: ignore[misc]
-            lambda body=body: parse_in_thread(node._read_answer, body, time.time()),  # type: ignore[misc]
+            lambda body=body: node._parse(body, time.time()),  # type: ignore[misc]
+            lambda body=body: parse_in_thread(node._parse, body, time.time()),  # type: ignore[misc]
         )
     stats = msgspec.json.encode({"gpus": [{}] * 8, "procs": [entries[n * 900 : n * 900 + 900] for n in range(8)]})
     xml = b"<methodResponse><params><param><value><string>%s</string></value></param></params></methodResponse>" % stats
@@ -267,20 +266,20 @@ def _compat() -> Iterable[Case]:
     yield Case(
         "gpumonitor: 7,200 processes",
         len(xml),
-        lambda: monitor._read_report(xml, time.time()),
-        lambda: parse_in_thread(monitor._read_report, xml, time.time()),
+        lambda: monitor._parse(xml, time.time()),
+        lambda: parse_in_thread(monitor._parse, xml, time.time()),
     )
     rows = b"".join(
         b"%d, GPU-%d, x, 1, 2, 3, 4, 5, 2026/11/16 06:00:00.%03d\n" % (n % 512, n % 512, n % 1000)
         for n in range(35_000)
     )
-    reading = ServedSource(_HOST, GpuMonitorSettings())._reading
-    found = GpuMonitorFiles({"gpus": rows, "processes": rows, "users": rows, "status": rows}, time.time())
+    source = ServedSource(_HOST, GpuMonitorSettings())
+    files = {"gpus": rows, "processes": rows, "users": rows, "status": rows}
     yield Case(
         "gpu-monitor: 35,000 lines in each of 4 files",
         4 * len(rows),
-        lambda: reading.take(found, time.time()),
-        lambda: parse_in_thread(reading.take, found, time.time()),
+        lambda: source._take(files, time.time(), time.time()),
+        lambda: parse_in_thread(source._take, files, time.time(), time.time()),
     )
 
 

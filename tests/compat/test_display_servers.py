@@ -11,12 +11,14 @@ from gpudeck.model.report import Process
 
 
 def of_gpu_cluster_status(command: str) -> Process:
-    (process,) = gpu_cluster_status.read_processes([{"pid": 1, "command": command}])
+    (process,) = gpu_cluster_status.read_processes([{"pid": 1, "command": command}], 1)
+    assert isinstance(process, Process)
     return process
 
 
 def of_vesta(command: str) -> Process:
-    (process,) = ingest.read_processes([{"pid": "1", "name": command}]) or ()
+    (process,) = ingest.read_processes([{"pid": "1", "name": command}], 1)
+    assert isinstance(process, Process)
     return process
 
 

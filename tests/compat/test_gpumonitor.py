@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from compat.nodes import GPU_STATS, xmlrpc_node
-from gpudeck.compat.gpumonitor import CALL, MAX_BYTES, GpumonitorSource, read_answer
+from gpudeck.compat.gpumonitor import CALL, GpumonitorSource, read_answer
 from gpudeck.compat.gpumonitor import read as read_config
 from gpudeck.compat.importing import HostStep, ImportContext, SkippedEntry
+from gpudeck.compat.node_source import MAX_BYTES
 from gpudeck.compat.settings import GpumonitorSettings
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Temporary, UsageError
@@ -29,7 +30,7 @@ from sources.scrape_pages import send, web_server
 
 MIB = 2**20
 NOW = 1_794_700_000.0
-HERE = ImportContext(NOW, UTC, Path("/nowhere"))
+HERE = ImportContext(NOW, UTC)
 
 
 def captured() -> dict[str, Any]:
@@ -271,7 +272,7 @@ def test_config_becomes_hosts_and_settings(tmp_path: Path) -> None:
     ]
     assert plan.left == plan.over == []
     assert plan.settings.startswith("compat:\n  gpumonitor:\n    port: 8043\n    deadline: 2s\nlisten: :8042\n")
-    assert "\nfleet: {availability: {empty_bytes: 1GiB}}  # " in plan.settings
+    assert "\nfleet:\n  availability:\n    empty_bytes: 1GiB\n" in plan.settings
 
 
 def test_an_entry_that_yaml_takes_for_nothing_is_no_host(tmp_path: Path) -> None:

@@ -33,12 +33,11 @@ class Note(Struct):
 
     kind = "note"
 
-    def find(self, _: ImportTarget) -> str | None:
+    def run(self, _: ImportTarget, *, apply: bool) -> str | None:
         if self.trouble is not None:
             raise self.trouble
-        return "it is there" if self.what in self.done else None
-
-    def apply(self, _: ImportTarget) -> str | None:
+        if self.what in self.done or not apply:
+            return "it is there" if self.what in self.done else None
         if self.refusal is not None:
             raise self.refusal
         self.done.append(self.what)

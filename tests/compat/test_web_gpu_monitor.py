@@ -22,7 +22,7 @@ from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.report import GpuReading
 from gpudeck.views.static_page import render_page
 
-HERE = ImportContext(0.0, UTC, Path("/nowhere"))
+HERE = ImportContext(0.0, UTC)
 NOW = 1_794_700_000.0
 UUID = "GPU-11111111-aaaa-bbbb-cccc-00000000000"
 

@@ -15,7 +15,7 @@ from gpudeck.api.access import Authenticator, Commands
 from gpudeck.api.app import ForeignRoutes
 from gpudeck.api.services import ApiServices
 from gpudeck.compat.settings import VestaSettings
-from gpudeck.compat.vesta.import_routes import ImportStorage, VestaImportRoutes
+from gpudeck.compat.vesta.import_routes import VestaImportRoute
 from gpudeck.compat.vesta.routes import VestaRoutes
 from gpudeck.compat.vesta.store import Samples, VestaRegister
 from gpudeck.database.sqlite import FILE_NAME
@@ -85,17 +85,17 @@ class VestaHub:
             policy=house.policy,
             now=self.clock,
         )
-        shelf = ImportStorage(
-            house.history,
+        imports = VestaImportRoute(
+            self.register,
             samples,
+            house.history,
             has_room=self._ask_room,
             settle=self._settle,
             keeps=self.keeps,
+            identify=keeper.identify,
+            now=self.clock,
         )
-        return [
-            self.senders,
-            VestaImportRoutes(self.register, shelf, identify=keeper.identify, now=self.clock),
-        ]
+        return [self.senders, imports]
 
     def limit(self, settings: LimitsSettings, prefix: str = "", **options: Any) -> AdmissionGate:
         """From here on the door is behind limits, on the same clock; a refusal comes at once."""

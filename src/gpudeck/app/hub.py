@@ -160,7 +160,7 @@ class HubServer:
             first=[StaticHosts(targets)] if targets else [],
             last=[*make_compat_providers(settings.compat), self._managed],
         )
-        self._make_poll_methods = partial(make_poll_methods, ssh_password=ssh_password, nodes=self._compat_routes.nodes)
+        self._make_poll_methods = partial(make_poll_methods, ssh_password=ssh_password)
         self._agent_port = settings.pull.port
         self._polling_shards: frozenset[int] | None = None
         self._watching = PollingService(

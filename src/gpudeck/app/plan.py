@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from gpudeck.compat.readings import Nodes
 from gpudeck.compat.service import make_poll_methods as make_compat_ways
 from gpudeck.compat.service import names_hosts as compat_names_hosts
 from gpudeck.compat.settings import CompatSettings
@@ -53,16 +52,13 @@ def names_hosts(settings: Settings) -> bool:
     return bool(settings.hosts) or is_found
 
 
-def make_poll_methods(
-    settings: Settings, ssh_password: str | None = None, nodes: Nodes | None = None
-) -> dict[str, PollMethod]:
-    """The poll methods by source. `ssh_password` was typed by a user; `nodes` receives what nodes of GPU Cluster Status
-    Monitor report about themselves."""
+def make_poll_methods(settings: Settings, ssh_password: str | None = None) -> dict[str, PollMethod]:
+    """The poll methods by source. `ssh_password` was typed by a user."""
     return registry.make_poll_methods(
         settings.pull,
         settings.ssh,
         settings.scrape,
-        make_compat_ways(settings.compat, nodes),
+        make_compat_ways(settings.compat),
         allowed=settings.discovery.allow_addresses,
         ssh_password=ssh_password,
     )

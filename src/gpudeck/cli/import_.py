@@ -12,7 +12,6 @@ import msgspec
 from gpudeck.cli.hub_access import machine_zone, open_client
 from gpudeck.cli.options import hub_config_option, hub_option
 from gpudeck.model.text import clean
-from gpudeck.settings import choose_data_dir, load_settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +25,7 @@ Kinds:
   vesta            its settings (YAML) or its database (gpu_states.db)
   gpumonitor       its config.yml
   web-gpu-monitor  its config.ini
-  gpu-monitor      its data folder, comments.json, hosts.json or index.php
+  gpu-monitor      its data folder, comments.json or hosts.json
   jobstats         summaries of Slurm jobs (JS1:) as sacct prints them; - reads standard input
 
 \b
@@ -64,7 +63,7 @@ def command(
     """
     from gpudeck.compat import importing  # noqa: PLC0415 - the help needs none
 
-    here = importing.ImportContext(time.time(), machine_zone(), choose_data_dir(load_settings(config)[0]), scheduler)
+    here = importing.ImportContext(time.time(), machine_zone(), scheduler)
     plan = importing.find_reader(kind)(file, here)
     target = importing.ImportTarget(open_client(hub, config))
     work = (importing.check_steps if dry_run else importing.apply_steps)(plan.steps, target)

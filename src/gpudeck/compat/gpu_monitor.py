@@ -12,17 +12,17 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from gpudeck.compat.gpu_monitor_files import KINDS, WHO, GpuMonitorFiles, ReportBuilder
+from gpudeck.compat.gpu_monitor_files import KINDS, WHO, Files, make_reader, read_report
 from gpudeck.compat.settings import GpuMonitorSettings
 from gpudeck.discovery.host_names import is_host_name, quote
 from gpudeck.discovery.inputs import FileProvider, FileThread, HostFindings, Provider, ServerProvider, find_path
-from gpudeck.fetch import AddressGuard, Fetcher
+from gpudeck.fetch import AddressGuard, Fetcher, HttpResponse
 from gpudeck.model.address import show_url
 from gpudeck.model.cpu_budget import parse_in_thread
 from gpudeck.model.errors import GpudeckError, Temporary, UsageError
 from gpudeck.model.target import Target
 from gpudeck.model.text import show_span
-from gpudeck.sources.base import EnvelopeSequence, FetchedReport, Source
+from gpudeck.sources.base import EnvelopeSequence, FetchedReport
 from gpudeck.wire import HOST_NAME
 
 TAIL_BYTES = 2 * 1024 * 1024
@@ -35,65 +35,69 @@ _AGAIN = "Does gpu-check.sh run there, and can it copy its files?"
 _SUFFIX = "_gpus.csv"
 
 
-class _Reading:
-    """What both ways of getting the files share: are they new, and what do they say."""
+class GpuMonitorSource:
+    """Reads the files of one host over and over. A subclass fetches them in `_fetch`. See `Source`."""
 
     def __init__(self, target: Target, settings: GpuMonitorSettings, place: str) -> None:
         if not re.match(HOST_NAME, target.name):
             raise UsageError(f"{target.name!r} cannot be the name of a host.", "Use letters, digits, dots and hyphens.")
-        self._target = target
-        self._settings = settings
-        self._place = place
+        self._labels = target.labels
+        self._old_after = settings.old_after
+        self._place = f"{place}/{target.name}_gpus.csv"
         self._envelopes = EnvelopeSequence(target, max(settings.interval, _WRITTEN_EACH), WHO)
-        self._reporter = ReportBuilder()
-        self._seen: bytes | None = None
-        self._seen_at = 0.0
+        self._reader = make_reader()
+        self._last: bytes | None = None
+        self._changed_at = 0.0
 
-    def take(self, found: GpuMonitorFiles, now: float) -> FetchedReport:
+    async def read(self, now: float) -> FetchedReport:
+        files, written_at = await self._fetch()
+        return await parse_in_thread(self._take, files, written_at, now)
+
+    async def close(self) -> None:
+        return
+
+    async def _fetch(self) -> tuple[Files, float | None]:
+        """The files of the host, and when that of its GPUs was written, if that is known."""
+        raise NotImplementedError
+
+    def _take(self, files: Files, written_at: float | None, now: float) -> FetchedReport:
         """Raises Temporary for files that are missing, old, or of another shape."""
-        gpus = found.get("gpus")
-        if gpus is None:
-            raise Temporary(f"{self._place}: {found.contents['gpus']!s}", _AGAIN)
-        written_at = self._check_age(gpus, found.written_at, now)
+        gpus = files["gpus"]
+        if isinstance(gpus, str):
+            raise Temporary(f"{self._place}: {gpus}", _AGAIN)
+        # With a clock ahead of ours a host's files would never be old: files that do not change get old too.
+        if gpus != self._last:
+            self._last, self._changed_at = gpus, now
+        written = min(now if written_at is None else written_at, self._changed_at)
+        if now - written > self._old_after:
+            raise Temporary(f"{self._place} was written {show_span(now - written)} ago.", _AGAIN)
         try:
-            report = self._reporter.make(found, written_at, now, self._target.labels)
+            report = read_report(files, self._reader, written, now, self._labels)
         except Temporary as error:
             raise Temporary(f"{self._place} {error.message}", error.hint) from error
-        # It counts from when it was written: a host whose files come late is late.
-        return FetchedReport(self._envelopes.put(report, written_at), now)
-
-    def _check_age(self, gpus: bytes, written_at: float | None, now: float) -> float:
-        """When the file was written; raises Temporary where that is too long ago. A host whose clock is ahead would
-        stay young for ever: what does not change here gets old too."""
-        if gpus != self._seen:
-            self._seen, self._seen_at = gpus, now
-        written = min(now if written_at is None else written_at, self._seen_at)
-        if now - written > self._settings.old_after:
-            raise Temporary(f"{self._place} was written {show_span(now - written)} ago.", _AGAIN)
-        return written
+        return FetchedReport(self._envelopes.put(report, written), now)
 
 
-class FolderSource(Source):
-    """Reads one host's files out of the folder into which it copies them."""
+class FolderSource(GpuMonitorSource):
+    """Reads one host's files in the folder into which it copies them."""
 
     def __init__(self, target: Target, settings: GpuMonitorSettings) -> None:
         if settings.folder is None:
             raise UsageError(
                 f"{target.name} is read out of a folder, and none is named.", "Set compat.gpu_monitor.folder."
             )
+        super().__init__(target, settings, settings.folder)
         self._folder = settings.folder
         self._name = target.name
-        self._reading = _Reading(target, settings, f"{settings.folder}/{target.name}_gpus.csv")
         self._files_thread = FileThread()
 
-    async def read(self, now: float) -> FetchedReport:
-        found = await self._files_thread.run(self._look)
-        return await parse_in_thread(self._reading.take, found, now)
+    async def _fetch(self) -> tuple[Files, float | None]:
+        return await self._files_thread.run(self._read_files)
 
-    def _look(self) -> GpuMonitorFiles:
+    def _read_files(self) -> tuple[Files, float | None]:
         folder = find_path(self._folder)
-        found = {kind: _read_end(folder / f"{self._name}_{kind}.csv") for kind in KINDS}
-        return GpuMonitorFiles({kind: content for kind, (content, _) in found.items()}, found["gpus"][1])
+        read = {kind: _read_end(folder / f"{self._name}_{kind}.csv") for kind in KINDS}
+        return {kind: content for kind, (content, _) in read.items()}, read["gpus"][1]
 
 
 def _read_end(file: Path) -> tuple[bytes | str, float | None]:
@@ -117,53 +121,50 @@ def _cut(content: bytes, size: int) -> bytes:
     return content if size <= TAIL_BYTES else content[-TAIL_BYTES:].partition(b"\n")[2]
 
 
-_Served = tuple[bytes, float | None] | GpudeckError
-"""A file and when it was written, or why there is none."""
-
-
-class ServedSource:
+class ServedSource(GpuMonitorSource):
     """Fetches one host's files from the web server that it runs itself. Its scripts name the files after the short name
-    of the host, or after whatever they were given: the names that they can have are tried until one is there."""
+    of the host, or after a given name: the possible names are tried until one is there."""
 
     def __init__(self, target: Target, settings: GpuMonitorSettings) -> None:
-        self._base = target.url(settings.port, "/").rstrip("/")
+        base = target.url(settings.port, "/").rstrip("/")
+        super().__init__(target, settings, base)
+        self._base = base
         self._names = _find_file_names(target)
         self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=_MAX_SERVED, guard=AddressGuard.of(target))
-        self._reading = _Reading(target, settings, f"{self._base}/{target.name}_gpus.csv")
-
-    async def read(self, now: float) -> FetchedReport:
-        answers = await self._fetch_all()
-        if isinstance(first := answers[0], GpudeckError):
-            raise first
-        contents = {
-            kind: answer[0] if isinstance(answer, tuple) else str(answer)
-            for kind, answer in zip(KINDS, answers, strict=True)
-        }
-        return await parse_in_thread(self._reading.take, GpuMonitorFiles(contents, first[1]), now)
 
     async def close(self) -> None:
         await self._fetcher.close()
 
-    async def _fetch_all(self) -> list[_Served]:
-        """All files by the first name under which that of the GPUs is there; it is the first one from then on."""
-        first = None
-        for name in list(self._names):
-            answers = await asyncio.gather(*(self._fetch(name, kind) for kind in KINDS))
-            if not isinstance(answers[0], GpudeckError):
-                self._names.sort(key=lambda known: known != name)
-                return answers
-            first = first or answers
-            if "answers 404" not in answers[0].message:
-                return answers
-        return first or []
+    async def _fetch(self) -> tuple[Files, float | None]:
+        gpus = await self._fetch_gpus()
+        others = await asyncio.gather(*(self._get(self._names[0], kind) for kind in KINDS[1:]), return_exceptions=True)
+        files: dict[str, bytes | str] = {"gpus": _cut(gpus.body, len(gpus.body))}
+        for kind, other in zip(KINDS[1:], others, strict=True):
+            if isinstance(other, HttpResponse):
+                files[kind] = _cut(other.body, len(other.body))
+            elif isinstance(other, GpudeckError):
+                files[kind] = str(other)
+            else:
+                raise other
+        return files, _parse_date(gpus.headers.get("last-modified", ""))
 
-    async def _fetch(self, name: str, kind: str) -> _Served:
-        """A file and when it was written. One that is missing costs what stands in it."""
-        try:
-            answer = await self._fetcher.get(f"{self._base}/{name}_{kind}.csv")
-        except GpudeckError as error:
-            return error
-        return _cut(answer.body, len(answer.body)), _parse_date(answer.headers.get("last-modified", ""))
+    async def _fetch_gpus(self) -> HttpResponse:
+        """By the first name under which the file is there; it is tried first from then on."""
+        missing: GpudeckError | None = None
+        for name in list(self._names):
+            try:
+                answer = await self._get(name, "gpus")
+            except GpudeckError as error:
+                missing = missing or error
+                if "answers 404" not in error.message:
+                    raise missing from None
+                continue
+            self._names.sort(key=lambda known: known != name)
+            return answer
+        raise missing or AssertionError("a host has a name")
+
+    async def _get(self, name: str, kind: str) -> HttpResponse:
+        return await self._fetcher.get(f"{self._base}/{name}_{kind}.csv")
 
 
 def _find_file_names(target: Target) -> list[str]:
@@ -179,9 +180,7 @@ def _parse_date(text: str) -> float | None:
         return None
 
 
-def make_providers(settings: GpuMonitorSettings | None) -> list[Provider]:
-    if settings is None:
-        return []
+def make_providers(settings: GpuMonitorSettings) -> list[Provider]:
     folder: list[Provider] = [FolderHosts(settings.folder)] if settings.folder else []
     return [*folder, *([ConsulNodes(settings.consul, _CONSUL_SECONDS)] if settings.consul else [])]
 

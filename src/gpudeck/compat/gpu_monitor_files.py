@@ -1,73 +1,72 @@
-"""The files of one host as a report: who is on which GPU, and what the host itself does."""
+"""Reads the files of gpu-monitor's scripts on one host as a report: its GPUs, their processes and users, and the host
+itself."""
 
 import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from typing import Final
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
-from gpudeck.collectors.base import IdleWatch
 from gpudeck.collectors.redaction import clean
-from gpudeck.collectors.smi_command import read_number
 from gpudeck.compat import readings
-from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
+from gpudeck.model.catalog import HOST_METRICS
 from gpudeck.model.errors import Temporary
 from gpudeck.model.report import GpuReading, Process, Report
 
-KINDS = ("gpus", "processes", "users", "status")
-_GPU_COLUMNS = 9
-_PROCESS_COLUMNS = 5
-_UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9./-]{0,127}")
-_LOAD = re.compile(r"load averages?: *([0-9]+[.,][0-9]+)")
-_UP = re.compile(r"\bup +(?:([0-9]+) days?, +)?(?:([0-9]+):([0-9]{2})|([0-9]+) min)")
-_DAY_ALONE = re.compile(r"\bup +([0-9]+) days?,")
-_LISTING_SECONDS = 3.0
-"""Rows of one listing differ by less, as gpu-monitor's page has it too. The next one comes 20 s later."""
-WHO = "gpu-monitor"
-DEAD = "its scripts no longer see this process: probably dead"
-ORPHAN = "as gpu-monitor says of its child {}: the process itself is probably dead"
-LOST = "its scripts no longer list this GPU: nvidia-smi does not find it"
-_FIELDS = (
-    ("memory_used_bytes", readings.MIB),
-    ("memory_total_bytes", readings.MIB),
-    ("utilization_percent", 1),
-    ("memory_utilization_percent", 1),
-    ("temperature_celsius", 1),
-)
-_OVER_SECONDS = 90.0
-"""The scripts list what is there each 20 s: what they have not listed for four times as long is over."""
-_ENDED_SECONDS = 60.0
-"""Where all processes have ended nothing more is listed: the last ones are over after this time, as on the old page."""
-_EMPTY_MIB = 10.0
-"""A GPU with less in use has none of the processes that `ps` does not know, though the file still lists them."""
-_ZONE_STEP = 900.0
+KINDS: Final = ("gpus", "processes", "users", "status")
+WHO: Final = "gpu-monitor"
+DEAD: Final = "its scripts no longer see this process: probably dead"
+ORPHAN: Final = "as gpu-monitor says of its child {}: the process itself is probably dead"
+LOST: Final = "its scripts no longer list this GPU: nvidia-smi does not find it"
+_GPU_COLUMNS: Final = 9
+_PROCESS_COLUMNS: Final = 5
+_UUID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9./-]{0,127}")
+_LOAD: Final = re.compile(r"load averages?: *([0-9]+[.,][0-9]+)")
+_FIELDS: Final = {
+    "memory.used": ("memory_used_bytes", float(readings.MIB)),
+    "memory.total": ("memory_total_bytes", float(readings.MIB)),
+    "utilization.gpu": ("utilization_percent", 1.0),
+    "utilization.memory": ("memory_utilization_percent", 1.0),
+    "temperature.gpu": ("temperature_celsius", 1.0),
+}
+"""The columns of a GPU behind its name."""
+_LISTING_SECONDS: Final = 3.0
+"""The times of the rows of one listing differ by less, as on gpu-monitor's page. The next one comes 20 s later."""
+_LOST_SECONDS: Final = 90.0
+"""A GPU that is missing in the listings of so long is gone."""
+_ENDED_SECONDS: Final = 60.0
+"""Without any process nothing is listed: the last ones have ended after this time, as on the old page."""
+_EMPTY_MIB: Final = 10.0
+"""With less memory in use, the listed processes of a GPU that `ps` does not know have ended."""
+_ZONE_STEP: Final = 900.0
+
+Files = Mapping[str, bytes | str]
+"""The files of a host by kind: each its content, or the reason why there is none."""
 
 
 class GpuRow(Struct, frozen=True):
-    """One GPU; `fields` are memory.used, memory.total, utilization.gpu, utilization.memory and temperature.gpu, as they
-    are written. `at` is the host's local time as if it were UTC, None where it is none."""
+    """A GPU with its columns as they are written. `at` is the host's local time as if it were UTC."""
 
     index: int
     uuid: str
     name: str
-    fields: tuple[str, ...]
+    fields: dict[str, str]
     at: float | None
 
 
 class ProcessRow(Struct, frozen=True):
-    """A process on a GPU. `pid` is its number as it is written: what is none belongs to a process all the same."""
+    """A process on a GPU, with its columns as they are written: a process without a valid pid counts too."""
 
     uuid: str
     memory: str
     name: str
     pid: str
-    at: float | None
 
 
 class GpuMonitorOwner(Struct, frozen=True):
-    """Whose a process is, and since when on the host's clock."""
+    """The user of a process, and its start on the host's clock."""
 
     user: str
     started_at: float | None
@@ -77,18 +76,16 @@ def read_gpus(content: bytes) -> list[GpuRow]:
     """The last row of each GPU, by its number."""
     rows: dict[str, GpuRow] = {}
     for cells in _rows_from_end(content, _GPU_COLUMNS):
-        if cells[1] in rows:
-            continue
         index = readings.read_pid(cells[0])
-        if index is not None and index <= 65535 and _UUID.fullmatch(cells[1]):
-            name = readings.read_word(cells[2]) or "NVIDIA GPU"
-            rows[cells[1]] = GpuRow(index, cells[1], name, tuple(cells[3:8]), _parse_timestamp(cells[8]))
+        if cells[1] not in rows and index is not None and index <= 65535 and _UUID.fullmatch(cells[1]):
+            fields = dict(zip(_FIELDS, cells[3:8], strict=True))
+            rows[cells[1]] = GpuRow(index, cells[1], cells[2], fields, _parse_timestamp(cells[8]))
     return sorted(rows.values(), key=lambda row: (row.index, row.uuid))
 
 
 def read_processes(content: bytes, since: float | None = None) -> list[ProcessRow]:
-    """The processes of the last listing, each on its GPU. What stands before a row of another listing, or of one
-    earlier than `since`, has ended."""
+    """The processes of the last listing, each on its GPU. Those in the listings before it, or of a time before `since`,
+    have ended."""
     rows: dict[tuple[str, str], ProcessRow] = {}
     newest: float | None = None
     for cells in _rows_from_end(content, _PROCESS_COLUMNS):
@@ -99,30 +96,36 @@ def read_processes(content: bytes, since: float | None = None) -> list[ProcessRo
         newest = at if newest is None else newest
         if at is not None and ((since is not None and at < since) or abs(at - (newest or at)) > _LISTING_SECONDS):
             break
-        rows[cells[1], pid] = ProcessRow(cells[1], cells[2], clean(cells[3]), pid, at)
+        rows[cells[1], pid] = ProcessRow(cells[1], cells[2], clean(cells[3]), pid)
     return list(rows.values())[::-1]
 
 
 def read_owners(content: bytes) -> tuple[dict[int, GpuMonitorOwner], dict[int, int]]:
-    """Who has which process, and the first child of each. A line of JSON begins the list anew."""
+    """The owners of processes, and the first child of each process. A line of JSON begins the list anew."""
     owners: dict[int, GpuMonitorOwner] = {}
     children: dict[int, int] = {}
     for line in _lines(content[content.rfind(b"\n{") + 1 :]):
         if line.startswith("{"):
             owners, children = {}, _read_children(line)
             continue
-        words = line.split(None, 2)
-        pid = readings.read_pid(words[0]) if words else None
-        user = readings.read_word(words[1]) if len(words) > 1 else None
+        words = [*line.split(None, 2), "", ""]
+        pid, user = readings.read_pid(words[0]), readings.read_word(words[1])
         if pid is not None and user is not None:
-            owners[pid] = GpuMonitorOwner(
-                user, _parse((words[2] if len(words) > 2 else "").strip(), "%a %b %d %H:%M:%S %Y")
-            )
+            owners[pid] = GpuMonitorOwner(user, _parse(words[2].strip(), "%a %b %d %H:%M:%S %Y"))
     return owners, children
 
 
+def _read_children(line: str) -> dict[int, int]:
+    try:
+        listed = msgspec.json.decode(line.encode(), type=dict[str, list[str | int]])
+    except (msgspec.DecodeError, RecursionError):
+        return {}
+    pairs = ((readings.read_pid(parent), readings.read_pid(pids[0])) for parent, pids in listed.items() if pids)
+    return {parent: child for parent, child in pairs if child is not None and parent is not None}
+
+
 def read_status(content: bytes) -> dict[str, float]:
-    """Metrics of the host; those that are not reported are not in it."""
+    """Metrics of the host: those that are reported."""
     status: dict[str, float] = {}
     # Its last line is of use without its end too.
     for line in _lines(content + b"\n"):
@@ -133,31 +136,18 @@ def read_status(content: bytes) -> dict[str, float]:
             status |= {"disk_total_bytes": int(words[1][:18]) * 1024, "disk_used_bytes": int(words[2][:18]) * 1024}
         elif len(words) == 1 and words[0].isascii() and words[0].isdigit():
             status["cpu_count"] = int(words[0][:9])
-        elif found := _LOAD.search(line):
-            status["load_1m"] = float(found[1].replace(",", "."))
-            if (uptime := _parse_uptime(line)) is not None:
-                status["uptime_seconds"] = uptime
+        elif match := _LOAD.search(line):
+            status["load_1m"] = float(match[1].replace(",", "."))
     return status
 
 
 def _read_memory(words: list[str]) -> dict[str, float]:
-    """What is available to programs is not in use, though the kernel keeps files there: as an agent counts it."""
+    """Memory that is available to programs is not in use, as an agent counts it."""
     numbers = [int(word[:18]) * readings.MIB for word in words[1:] if word.isascii() and word.isdigit()]
     if len(numbers) < 2:
         return {}
     used = numbers[0] - numbers[5] if len(numbers) >= 6 else numbers[1]
     return {"memory_total_bytes": numbers[0], "memory_used_bytes": used}
-
-
-def _read_children(line: str) -> dict[int, int]:
-    try:
-        listed = msgspec.json.decode(line.encode(), type=dict[str, list[str | int]])
-    except (msgspec.DecodeError, RecursionError):
-        return {}
-    pairs = (
-        (readings.read_pid(parent), readings.read_pid(children[0])) for parent, children in listed.items() if children
-    )
-    return {parent: child for parent, child in pairs if child is not None and parent is not None}
 
 
 def _rows_from_end(content: bytes, columns: int) -> Iterator[list[str]]:
@@ -182,127 +172,71 @@ def _parse(text: str, form: str) -> float | None:
         return None
 
 
-def _parse_uptime(line: str) -> float | None:
-    found = _UP.search(line)
-    if found is None:
-        alone = _DAY_ALONE.search(line)
-        return None if alone is None else int(alone[1][:6]) * 86_400.0
-    days, hours, minutes, only_minutes = (int((part or "0")[:6]) for part in found.groups())
-    return days * 86_400.0 + hours * 3600 + minutes * 60 + only_minutes * 60
+def make_reader() -> readings.GpuReader:
+    return readings.GpuReader(WHO, _FIELDS)
 
 
-class GpuMonitorFiles(Struct, frozen=True):
-    """The files of a host by kind, each a content or the reason why there is none. `written_at` is when that of its
-    GPUs was written, None where that is not known."""
+def read_report(
+    files: Files, reader: readings.GpuReader, written_at: float, now: float, labels: dict[str, str]
+) -> Report:
+    """`written_at` is when the files were written, on a clock with a zone. Raises Temporary without any GPU."""
+    rows = read_gpus(_content(files, "gpus") or b"")[: readings.MAX_GPUS]
+    if not rows:
+        raise Temporary("has no line of a GPU.", "Does gpu-run.sh run there, and nvidia-smi?")
+    newest = max((row.at for row in rows if row.at is not None), default=None)
+    processes = _read_processes(files, rows, newest, written_at)
+    gpus = list[GpuReading]()
+    for row in rows:
+        if row.at is not None and newest is not None and row.at < newest - _LOST_SECONDS:
+            gpus.append(readings.describe_missing_gpu(row.uuid, row.index, LOST, row.name))
+        else:
+            listed = processes if isinstance(processes, str) else processes.get(row.uuid, [])
+            gpus.append(reader.read(row.uuid, row.index, row.name, row.fields, listed, now))
+    figures = readings.Figures(HOST_METRICS, WHO)
+    status = files.get("status", b"")
+    for name, value in read_status(status).items() if isinstance(status, bytes) else ():
+        figures.take(name, value)
+    figures.unknown |= dict.fromkeys(figures.unknown, status) if isinstance(status, str) else {}
+    return Report(gpus=gpus, metrics=figures.metrics, unknown=figures.unknown, labels=labels)
 
-    contents: Mapping[str, bytes | str]
-    written_at: float | None
 
-    def get(self, kind: str) -> bytes | None:
-        content = self.contents.get(kind)
-        return content if isinstance(content, bytes) else None
-
-    def reason(self, kind: str, otherwise: str) -> str:
-        content = self.contents.get(kind)
-        return content if isinstance(content, str) else otherwise
+def _content(files: Files, kind: str) -> bytes | None:
+    content = files.get(kind)
+    return content if isinstance(content, bytes) else None
 
 
-class ReportBuilder:
-    """Makes reports of one host's files, one after the other: it knows how long GPUs have been idle."""
-
-    def __init__(self) -> None:
-        self._idle = IdleWatch()
-
-    def make(self, files: GpuMonitorFiles, changed_at: float, now: float, labels: dict[str, str]) -> Report:
-        """`changed_at` is when the files were written, on a clock with a zone. Raises Temporary without any GPU."""
-        rows = read_gpus(files.get("gpus") or b"")
-        if not rows:
-            raise Temporary("has no line of a GPU.", "Does gpu-run.sh run there, and nvidia-smi?")
-        newest = max((row.at for row in rows if row.at is not None), default=None)
-        processes = self._read_processes(files, rows, newest, changed_at)
-        gpus = [
-            GpuReading(
-                row.uuid, row.index, row.name, vendor="nvidia", missing=LOST, unknown=dict.fromkeys(GPU_METRICS, LOST)
-            )
-            if (row.at is not None and newest is not None and row.at < newest - _OVER_SECONDS)
-            else self._read_gpu(row, processes, files, now)
-            for row in rows[: readings.MAX_GPUS]
-        ]
-        figures = _read_host(files)
-        return Report(gpus=gpus, metrics=figures.metrics, unknown=figures.unknown, labels=labels)
-
-    def _read_gpu(
-        self, row: GpuRow, processes: dict[str, list[Process]] | None, files: GpuMonitorFiles, now: float
-    ) -> GpuReading:
-        figures = readings.Figures(GPU_METRICS, WHO)
-        for (name, factor), text in zip(_FIELDS, row.fields, strict=True):
-            value = read_number(text)
-            figures.take(name, text if value is None else value, factor)
-        reason = files.reason("processes", f"{WHO} lists no processes")
-        listed = reason if processes is None else processes.get(row.uuid, [])
-        idle_seconds = self._idle.track(row.uuid, figures.metrics.get("utilization_percent"), now)
-        return readings.describe_gpu_reading(row.uuid, row.index, row.name, figures, listed, idle_seconds=idle_seconds)
-
-    def _read_processes(
-        self, files: GpuMonitorFiles, gpus: list[GpuRow], newest: float | None, changed_at: float
-    ) -> dict[str, list[Process]] | None:
-        """Those that run, by GPU; None where they are not listed. `newest` is when a GPU was last listed."""
-        content, users = files.get("processes"), files.get("users")
-        if content is None:
-            return None
-        # Seconds from the host's local time to UTC, by quarters of an hour: the files were written when they say.
-        offset = 0.0 if newest is None else round((changed_at - newest) / _ZONE_STEP) * _ZONE_STEP
-        most = readings.processes_at_most(len(gpus))
-        owners, children = read_owners(users) if users is not None else ({}, {})
-        used = {} if users is None else {gpu.uuid: read_number(gpu.fields[0]) for gpu in gpus}
-        empty = {uuid for uuid, mib in used.items() if mib is not None and mib < _EMPTY_MIB}
-        found: dict[str, list[Process]] = {}
-        for row in read_processes(content, None if newest is None else newest - _ENDED_SECONDS):
-            listed = found.setdefault(row.uuid, [])
-            pid = readings.read_pid(row.pid)
-            is_over = pid is not None and pid not in owners and row.uuid in empty
-            if len(listed) < most and not is_over:
-                # One that has ended, and whose children live on, is its child's user's.
-                child = 0 if pid in owners else children.get(pid or 0, 0)
-                owner = owners.get(child or pid or 0)
-                listed.append(self._describe(row, owner, offset, files, child))
-        return found
-
-    def _describe(
-        self, row: ProcessRow, owner: GpuMonitorOwner | None, offset: float, files: GpuMonitorFiles, child: int
-    ) -> Process:
-        memory = read_number(row.memory)
-        started = None if owner is None or owner.started_at is None else owner.started_at + offset
-        why = "" if owner else files.reason("users", "") if files.get("users") is None else DEAD
+def _read_processes(
+    files: Files, gpus: list[GpuRow], newest: float | None, written_at: float
+) -> dict[str, list[Process]] | str:
+    """The running processes by GPU, or why they are unknown. `newest` is when a GPU was last listed."""
+    content, users = files.get("processes", f"{WHO} lists no processes"), _content(files, "users")
+    if isinstance(content, str):
+        return content
+    # Seconds from the host's local time to UTC, by quarters of an hour.
+    offset = 0.0 if newest is None else round((written_at - newest) / _ZONE_STEP) * _ZONE_STEP
+    no_owner = DEAD if users is not None else str(files.get("users", ""))
+    owners, children = read_owners(users or b"")
+    used = {row.uuid: readings.read_number(row.fields["memory.used"]) for row in gpus}
+    empty = {uuid for uuid, mib in used.items() if users is not None and mib is not None and mib < _EMPTY_MIB}
+    by_gpu: dict[str, list[Process]] = {}
+    for row in read_processes(content, None if newest is None else newest - _ENDED_SECONDS):
+        listed, pid = by_gpu.setdefault(row.uuid, []), readings.read_pid(row.pid)
+        has_ended = pid is not None and pid not in owners and row.uuid in empty
+        if has_ended or len(listed) >= readings.max_processes(len(gpus)):
+            continue
+        # A process that has ended, and whose child lives on, belongs to its child's user.
+        child = 0 if pid in owners else children.get(pid or 0, 0)
+        owner = owners.get(child or pid or 0)
+        start = None if owner is None or owner.started_at is None else owner.started_at + offset
         process = readings.describe_process(
             pid=row.pid,
             user=owner.user if owner else None,
             name=row.name,
-            memory=row.memory if memory is None else memory,
-            started_at=started,
+            memory=row.memory,
+            started_at=start,
             who=WHO,
-            why=why,
+            why="" if owner else no_owner,
+            evidence=ORPHAN.format(child) if owner and child else "",
         )
-        return replace(process, evidence=ORPHAN.format(child)) if owner and child else process
-
-
-def _read_host(files: GpuMonitorFiles) -> readings.Figures:
-    figures = readings.Figures(HOST_METRICS, WHO)
-    content = files.get("status")
-    if content is None:
-        figures.unknown = dict.fromkeys(HOST_METRICS, files.reason("status", f"{WHO} does not report it"))
-        return figures
-    for name, value in read_status(content).items():
-        figures.take(name, value)
-    _check_share(figures, "memory")
-    _check_share(figures, "disk")
-    figures.unknown["cpu_percent"] = f"{WHO} reports only the load"
-    return figures
-
-
-def _check_share(figures: readings.Figures, of: str) -> None:
-    """More in use than there is cannot be: what is in use is unknown then."""
-    used, total = (figures.metrics.get(f"{of}_{which}_bytes") for which in ("used", "total"))
-    if used is not None and total is not None and used > total:
-        del figures.metrics[f"{of}_used_bytes"]
-        figures.unknown[f"{of}_used_bytes"] = f"{WHO} reports more than there is"
+        listed.append(process)
+    return by_gpu

@@ -8,21 +8,19 @@ HTML as they are: they are read as a browser showed them, and written so that no
 import html
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
-from msgspec import Struct
 
 from gpudeck.collectors.redaction import clean
-from gpudeck.compat.importing import ImportContext, ImportPlan, ReservationStep, SkippedEntry, read_small_file
+from gpudeck.compat.importing import ImportContext, ImportPlan, ReservationStep, read_small_file, write_yaml
 from gpudeck.discovery.host_names import is_host_name, quote
 from gpudeck.model.errors import UsageError
 from gpudeck.model.reservation import Reservation
-from gpudeck.model.times import parse_duration, parse_time
+from gpudeck.model.times import parse_time
 from gpudeck.reservations.requests import ReservationRefused, ReservationSpan, check_span
 
 _UNUSED = "An unused reservation is released after reservations.no_show (1h by default); gpu-monitor kept it."
@@ -33,52 +31,64 @@ _INDEX = re.compile(r"[0-9]{1,4}")
 # would be tried as a beginning.
 _TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|//[^\n]*')
 _TIME_FORM = "%Y-%m-%d %H:%M"
-_COMMENTS = "comments.json"
 _HOSTS = "hosts.json"
 _LONGEST = 64
 
 
-class Comment(Struct, frozen=True):
-    place: str
-    host: str
-    index: str
-    fields: Any
-
-
 def plan_reservations(content: bytes, file: str, here: ImportContext, plan: ImportPlan) -> None:
-    """Add a step for each reservation that has not ended. Raises UsageError for what is no comments.json."""
-    for entry in _read_entries(content, file):
-        if not is_host_name(entry.host):
-            plan.leave(entry.place, f"{quote(entry.host)} is no name of a host")
-        elif not _INDEX.fullmatch(entry.index):
-            plan.leave(entry.place, f"{quote(entry.index)} is no number of a GPU")
-        elif not isinstance(entry.fields, dict):
-            plan.leave(entry.place, f"{quote(str(entry.fields))} is no reservation")
+    """Add a step for each reservation that has not ended. Raises UsageError for a file that is no comments.json."""
+    plain = _TOKEN.sub(lambda token: token[0] if token[0].startswith('"') else "", _decode(content))
+    try:
+        root = json.loads(plain)
+    except (ValueError, RecursionError) as error:
+        line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
+        raise UsageError(f"{file}{line}: this is no comments.json.", _LOOK) from error
+    if root == []:
+        return  # PHP writes an empty object so.
+    if not isinstance(root, dict):
+        raise UsageError(f"{file} is no comments.json: it has no hosts.", _LOOK)
+    lines = _find_lines(plain)
+    if sum(len(gpus) for gpus in root.values() if isinstance(gpus, list | dict)) > _MOST:
+        raise UsageError(f"{file} has more than {_MOST} entries: it is something else.", _LOOK)
+    for host, gpus in root.items():
+        place = f"line {lines.get(host, 1)}, {clean(host)[:80]}"
+        if not is_host_name(host):
+            plan.leave(place, f"{quote(host)} is no name of a host")
+        elif not isinstance(gpus, list | dict):
+            plan.leave(place, f"{quote(str(gpus))} is no list of reservations")
         else:
-            _plan_entry(entry, here, plan)
+            for index, entry in gpus.items() if isinstance(gpus, dict) else enumerate(gpus):
+                if entry is not None:
+                    _plan_entry(f"{place}, GPU {clean(str(index))[:20]}", host, str(index), entry, here, plan)
     plan.notes += [_UNUSED] if plan.steps else []
 
 
-def _plan_entry(entry: Comment, here: ImportContext, plan: ImportPlan) -> None:
-    name, date, comment = (_text(entry.fields.get(field)) for field in ("name", "date", "comment"))
+def _plan_entry(place: str, host: str, index: str, entry: Any, here: ImportContext, plan: ImportPlan) -> None:  # noqa: PLR0917 - an entry and where it goes
+    if not _INDEX.fullmatch(index):
+        plan.leave(place, f"{quote(index)} is no number of a GPU")
+        return
+    if not isinstance(entry, dict):
+        plan.leave(place, f"{quote(str(entry))} is no reservation")
+        return
+    name, date, comment = (_text(entry.get(field)) for field in ("name", "date", "comment"))
     if not date:
         if name or comment:
-            plan.over.append(SkippedEntry(entry.place, "has no date, so it is not reserved"))
+            plan.skip(place, "has no date, so it is not reserved")
         return
     try:
-        end = parse_end(date)
-    except ValueError as error:
-        plan.leave(entry.place, str(error))
+        end = parse_time(date.replace("/", "-"), 0.0)
+    except ValueError:
+        plan.leave(place, f"{quote(date)} is no date and time such as 2026-12-01 18:00")
         return
     until = f"{datetime.fromtimestamp(end, UTC).strftime(_TIME_FORM)} UTC"
     if end <= here.now:
-        plan.over.append(SkippedEntry(entry.place, f"ended {until}"))
+        plan.skip(place, f"ended {until}")
     elif not name:
-        plan.leave(entry.place, f"is reserved until {until}, but no user is named")
+        plan.leave(place, f"is reserved until {until}, but no user is named")
     elif why := _find_refusal(end, here.now):
-        plan.leave(entry.place, f"is reserved until {until}, and that is refused: {why}")
+        plan.leave(place, f"is reserved until {until}, and that is refused: {why}")
     else:
-        plan.steps.append(ReservationStep(entry.host, str(int(entry.index)), name[:160], end, comment[:1000], until))
+        plan.steps.append(ReservationStep(host, str(int(index)), name[:160], end, comment[:1000], until))
 
 
 def _find_refusal(end: float, now: float) -> str:
@@ -88,17 +98,6 @@ def _find_refusal(end: float, now: float) -> str:
     except ReservationRefused as error:
         return error.message.rstrip(".")
     return ""
-
-
-def parse_end(text: str) -> float:
-    """The moment of a date and time as the page wrote it, in UTC. Raises ValueError."""
-    if re.fullmatch(r"[0-9 dhms]+", text) and re.search(r"[dhms]", text):
-        parse_duration(text)
-        raise ValueError(f"{quote(text)} is a length, and the file does not say since when")
-    try:
-        return parse_time(text.replace("/", "-"), 0.0)
-    except ValueError:
-        raise ValueError(f"{quote(text)} is no date and time such as 2026-12-01 18:00") from None
 
 
 def write_comments(reservations: Sequence[Reservation]) -> str:
@@ -111,33 +110,6 @@ def write_comments(reservations: Sequence[Reservation]) -> str:
             hosts.setdefault(gpu.host, {})[gpu.label] = entry
     ordered = {host: dict(sorted(gpus.items())) for host, gpus in sorted(hosts.items())}
     return json.dumps(ordered, indent=2, ensure_ascii=False) + "\n"
-
-
-def _read_entries(content: bytes, file: str) -> Iterator[Comment]:
-    text = _decode(content)
-    plain = _TOKEN.sub(lambda token: token[0] if token[0].startswith('"') else "", text)
-    try:
-        root = json.loads(plain)
-    except (ValueError, RecursionError) as error:
-        line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
-        raise UsageError(f"{file}{line}: this is no comments.json.", _LOOK) from error
-    if isinstance(root, list) and not root:
-        return  # PHP writes an empty object so.
-    if not isinstance(root, dict):
-        raise UsageError(f"{file} is no comments.json: it has no hosts.", _LOOK)
-    lines = _find_lines(plain)
-    count = 0
-    for host, gpus in root.items():
-        place = f"line {lines.get(host, 1)}, {clean(host)[:80]}"
-        if not isinstance(gpus, list | dict):
-            yield Comment(place, host, "0", gpus)
-            continue
-        for index, entry in gpus.items() if isinstance(gpus, dict) else enumerate(gpus):
-            count += 1
-            if count > _MOST:
-                raise UsageError(f"{file} has more than {_MOST} entries: it is something else.", _LOOK)
-            if entry is not None:
-                yield Comment(f"{place}, GPU {clean(str(index))[:20]}", host, str(index), entry)
 
 
 def _decode(content: bytes) -> str:
@@ -173,7 +145,7 @@ def read(file: Path, here: ImportContext) -> ImportPlan:
         return plan
     content = read_small_file(file)
     if (names := _read_hosts(content)) is not None:
-        plan.settings = _write(_name_hosts(names, plan))
+        plan.settings = write_yaml(_name_hosts(names, plan))
     else:
         plan_reservations(content, str(file), here, plan)
     return plan
@@ -181,21 +153,24 @@ def read(file: Path, here: ImportContext) -> ImportPlan:
 
 def _read_folder(folder: Path, here: ImportContext, plan: ImportPlan) -> None:
     names = sorted(path.name.removesuffix("_gpus.csv") for path in folder.glob("*_gpus.csv"))
-    comments = folder / _COMMENTS
+    comments, hosts = folder / "comments.json", folder / _HOSTS
     if not names and not comments.exists():
-        raise UsageError(f"{folder} has no file *_gpus.csv and no {_COMMENTS}.", "Give the `data` folder of its page.")
-    plan.left += [SkippedEntry(quote(name), "is no name of a host") for name in names if not is_host_name(name)]
-    hosts = folder / _HOSTS
+        raise UsageError(
+            f"{folder} has no file *_gpus.csv and no comments.json.", "Give the `data` folder of its page."
+        )
+    for name in names:
+        if not is_host_name(name):
+            plan.leave(quote(name), "is no name of a host")
     shown = _name_hosts(_read_hosts(read_small_file(hosts)) or {}, plan) if hosts.exists() else {}
     if names:
-        plan.settings = _write({"compat": {"gpu_monitor": {"folder": str(folder.resolve())}}} | shown)
+        plan.settings = write_yaml({"compat": {"gpu_monitor": {"folder": str(folder.resolve())}}} | shown)
         plan.notes.append(f"With these lines and a restart {len(names)} host(s) are read out of that folder.")
     if comments.exists():
         plan_reservations(read_small_file(comments), str(comments), here, plan)
 
 
 def _read_hosts(content: bytes) -> dict[str, str] | None:
-    """What its page shows for each host, as fetch_stats.py writes it into hosts.json; None for another file."""
+    """The display names of hosts, as fetch_stats.py writes them into hosts.json; None for another file."""
     try:
         return msgspec.json.decode(content, type=dict[str, str])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -203,16 +178,11 @@ def _read_hosts(content: bytes) -> dict[str, str] | None:
 
 
 def _name_hosts(names: dict[str, str], plan: ImportPlan) -> dict[str, Any]:
-    """Those that a name can be. One that is the same as before says nothing."""
+    """The settings for valid display names that differ from the host's own."""
     chosen = {}
     for key, shown in names.items():
         if not shown or len(shown) > _LONGEST or not shown.isprintable():
-            reason = f"{quote(shown)} cannot be shown: that is 1 to {_LONGEST} characters"
-            plan.leave(f"{_HOSTS}, {quote(key)}", reason)
+            plan.leave(f"{_HOSTS}, {quote(key)}", f"{quote(shown)} cannot be shown: that is 1 to {_LONGEST} characters")
         elif key != shown:
             chosen[key] = shown
     return {"names": {"hosts": chosen}} if chosen else {}
-
-
-def _write(settings: dict[str, Any]) -> str:
-    return "" if not settings else yaml.safe_dump(settings, sort_keys=False, allow_unicode=True)

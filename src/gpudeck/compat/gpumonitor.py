@@ -5,7 +5,7 @@ import logging
 import re
 import xmlrpc.client
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -15,30 +15,26 @@ import msgspec
 import yaml
 from msgspec import Struct, field
 
-from gpudeck.collectors.base import IdleWatch, ProcessStarts
-from gpudeck.collectors.smi_command import explain, quote
+from gpudeck.collectors.base import ProcessStarts
+from gpudeck.collectors.smi_command import quote
 from gpudeck.compat import readings
-from gpudeck.compat.importing import ImportContext, ImportPlan, add_hosts, read_yaml_mapping
+from gpudeck.compat.importing import ImportContext, ImportPlan, add_hosts, read_yaml_mapping, write_yaml
+from gpudeck.compat.node_source import NodeSource
 from gpudeck.compat.service import Headers, ReadOnlyRoute
 from gpudeck.compat.settings import GpumonitorSettings
-from gpudeck.fetch import AddressGuard, Fetcher
 from gpudeck.fleet.visibility import Visibility
-from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
-from gpudeck.model.cpu_budget import parse_in_thread
 from gpudeck.model.errors import Temporary, UsageError
-from gpudeck.model.report import GpuReading, Process, Report
+from gpudeck.model.report import GpuReading, Report
 from gpudeck.model.target import Target
 from gpudeck.model.text import show_gib, show_span
 from gpudeck.model.view import Fleet
-from gpudeck.sources.base import EnvelopeSequence, FetchedReport
 from gpudeck.views.static_page import POLICY, render_page
 
 log = logging.getLogger(__name__)
 
 CALL = b"<?xml version='1.0'?>\n<methodCall><methodName>gpu_stats</methodName><params></params></methodCall>\n"
-MAX_BYTES = 1024 * 1024
 WHO = "gpumonitor"
-_HEADERS = {"Content-Type": "text/xml"}
+_PROCESS_KEYS = readings.ProcessKeys("pid", "userid", "process_name", "used_memory")
 _FIELDS = {
     "memory_used": ("memory_used_bytes", float(readings.MIB)),
     "memory_total": ("memory_total_bytes", float(readings.MIB)),
@@ -84,28 +80,16 @@ def _read_string(body: bytes) -> str:
     return value
 
 
-class GpumonitorSource:
-    """Asks one node, over a kept connection. See `Source` for what it raises and when it may be called."""
+class GpumonitorSource(NodeSource):
+    """Asks one node. See `Source` for what it raises and when it may be called."""
 
     def __init__(self, target: Target, settings: GpumonitorSettings) -> None:
-        self._target = target
-        self._settings = settings
-        self._url = target.url(settings.port, "/")
-        self._fetcher = Fetcher(deadline=settings.deadline, bytes_at_most=MAX_BYTES, guard=AddressGuard.of(target))
-        self._envelopes = EnvelopeSequence(target, settings.interval, WHO)
-        self._idle = IdleWatch()
+        url = target.url(settings.port, "/")
+        super().__init__(target, url, CALL, "text/xml", interval=settings.interval, deadline=settings.deadline, who=WHO)
+        self._gpus = readings.GpuReader(WHO, _FIELDS)
         self._starts = ProcessStarts(jitter_seconds=5.0)
 
-    async def read(self, now: float) -> FetchedReport:
-        answer = await self._fetcher.post(self._url, CALL, _HEADERS)
-        # An answer as large as it may be takes half a second to read: others are served meanwhile.
-        report = await parse_in_thread(self._read_report, answer.body, now)
-        return FetchedReport(self._envelopes.put(report, now))
-
-    async def close(self) -> None:
-        await self._fetcher.close()
-
-    def _read_report(self, body: bytes, now: float) -> Report:
+    def _parse(self, body: bytes, now: float) -> tuple[Report, float, str | None]:
         try:
             stats = read_answer(body)
         except Temporary as error:
@@ -114,45 +98,26 @@ class GpumonitorSource:
             raise Temporary(f"{self._url} lists no GPU.", "See its log on that host.")
         gpus = [self._read_gpu(index, stats, now) for index in range(min(len(stats.gpus), readings.MAX_GPUS))]
         self._starts.end_reading()
-        return Report(gpus=gpus, unknown=readings.Figures(HOST_METRICS, WHO).unknown, labels=self._target.labels)
+        return readings.describe_host(gpus, WHO, self._target), now, None
 
     def _read_gpu(self, index: int, stats: NodeStats, now: float) -> GpuReading:
-        raw, figures = stats.gpus[index], readings.Figures(GPU_METRICS, WHO)
-        uuid = f"{WHO}/{self._target.name}/{index}"
+        raw, uuid = stats.gpus[index], f"{WHO}/{self._target.name}/{index}"
         if not isinstance(raw, dict):
             # Its nodes put NVML's errors in the place of a GPU.
             reason = f"{WHO} reports no fields of it{f': {quote(raw)}' if isinstance(raw, str) else ''}"
             return readings.describe_missing_gpu(uuid, index, reason)
-        figures.take_fields(raw, _FIELDS)
-        most = readings.processes_at_most(len(stats.gpus))
-        return readings.describe_gpu_reading(
-            uuid,
-            index,
-            readings.read_word(raw.get("model")),
-            figures,
-            self._read_processes(stats.procs[index] if index < len(stats.procs) else None, most, now),
-            idle_seconds=self._idle.track(uuid, figures.metrics.get("utilization_percent"), now),
+        listed = stats.procs[index] if index < len(stats.procs) else None
+        processes = readings.read_processes(
+            listed, WHO, _PROCESS_KEYS, len(stats.gpus), lambda entry: self._find_start(entry, now)
         )
+        return self._gpus.read(uuid, index, raw.get("model"), raw, processes, now)
 
-    def _read_processes(self, listed: object, most: int, now: float) -> list[Process] | str:
-        if not isinstance(listed, list):
-            return explain(listed) if isinstance(listed, str) else f"{WHO} does not list this GPU's processes"
-        # An entry that makes no sense is a process of which nothing is known: its GPU is not free.
-        entries = (entry if isinstance(entry, dict) else {} for entry in listed[:most])
-        return [self._read_process(entry, now) for entry in entries]
-
-    def _read_process(self, entry: dict[str, Any], now: float) -> Process:
-        pid, user, running = entry.get("pid"), readings.read_word(entry.get("userid")), _parse_time(entry.get("time"))
-        return readings.describe_process(
-            pid=pid,
-            user=user,
-            name=readings.read_word(entry.get("process_name")) or "",
-            memory=entry.get("used_memory") if entry.get("unit", "MiB") == "MiB" else None,
-            started_at=None
-            if running is None
-            else round(self._starts.settle(readings.read_pid(pid) or 0, user, now - running)),
-            who=WHO,
-        )
+    def _find_start(self, entry: Mapping[str, object], now: float) -> float | None:
+        running = _parse_time(entry.get("time"))
+        if running is None:
+            return None
+        pid, user = readings.read_pid(entry.get("pid")) or 0, readings.read_word(entry.get("userid"))
+        return round(self._starts.settle(pid, user, now - running))
 
 
 def _parse_time(text: object) -> float | None:
@@ -235,63 +200,41 @@ def _read_refresh(query: bytes) -> int:
 _NUMBERS = {"web_port": (1, 65535), "rpc_port": (1, 65535), "rpc_timeout": (0.1, 60)}
 _LOOK = "It is a YAML file with `hosts`, `rpc_port`, `rpc_timeout` and `web_port`."
 # 615 MiB on an empty H200 with driver 580: NVML's first memory call, which the nodes use, counts it as used.
-_EMPTY = "fleet: {availability: {empty_bytes: 1GiB}}  # the nodes count memory that the driver reserves as used"
-
-Named = dict[str, tuple[yaml.Node, int]]
+_EMPTY = "The nodes count memory that the driver reserves as used: hence fleet.availability.empty_bytes."
+_READ = "With `read: open` everyone who can reach the hub can read; with `login` only users with an account."
 
 
 def read(file: Path, _: ImportContext) -> ImportPlan:
-    """Raises UsageError for what is no config.yml."""
-    plan = ImportPlan()
-    root = read_yaml_mapping(file, "gpumonitor", _LOOK)[0]
-    fields = {str(key.value): (value, key.start_mark.line + 1) for key, value in root.value}
-    hosts = fields.pop("hosts", None)
-    if hosts is None or not isinstance(hosts[0], yaml.SequenceNode):
+    """Raises UsageError for a file that is not a config.yml."""
+    plan, numbers, hosts = ImportPlan(notes=[_EMPTY]), dict[str, float](), None
+    for key, node in read_yaml_mapping(file, "gpumonitor", _LOOK).value:
+        name, place = str(key.value), f"line {key.start_mark.line + 1}"
+        if name == "hosts" and isinstance(node, yaml.SequenceNode):
+            hosts = node
+        elif name not in _NUMBERS:
+            plan.leave(place, f"{name[:60]!r} is no setting of gpumonitor")
+        else:
+            low, high = _NUMBERS[name]
+            value = readings.read_number(node.value)
+            if value is not None and low <= value <= high:
+                numbers[name] = value
+            else:
+                plan.leave(place, f"{name} has to be a number from {low:g} to {high:g}")
+    if hosts is None:
         raise UsageError(f"{file} has no list `hosts`: it is no config.yml of gpumonitor.", _LOOK)
-    numbers = _read_numbers(fields, plan)
     reach = {"port": int(numbers["rpc_port"])} if "rpc_port" in numbers else {}
-    add_hosts(plan, _words(hosts[0]), "gpumonitor", **reach)
-    plan.settings = _write_settings(numbers)
+    add_hosts(plan, _words(hosts), "gpumonitor", **reach)
+    node_settings = reach | ({"deadline": f"{numbers['rpc_timeout']:g}s"} if "rpc_timeout" in numbers else {})
+    settings: dict[str, Any] = {"compat": {"gpumonitor": node_settings}}
+    if "web_port" in numbers:
+        settings |= {"listen": f":{numbers['web_port']:g}", "read": "open"}
+        plan.notes.append(_READ)
+    plan.settings = write_yaml(settings | {"fleet": {"availability": {"empty_bytes": "1GiB"}}})
     return plan
 
 
-def _read_numbers(fields: Named, plan: ImportPlan) -> dict[str, float]:
-    numbers = {}
-    for name, (node, line) in fields.items():
-        if name not in _NUMBERS:
-            plan.leave(f"line {line}", f"{name[:60]!r} is no setting of gpumonitor")
-            continue
-        low, high = _NUMBERS[name]
-        value = _parse(node)
-        if value is None or not low <= value <= high:
-            plan.leave(f"line {line}", f"{name} has to be a number from {low:g} to {high:g}")
-            continue
-        numbers[name] = value
-    return numbers
-
-
-def _parse(node: yaml.Node) -> float | None:
-    try:
-        return float(node.value) if isinstance(node, yaml.ScalarNode) else None
-    except ValueError:
-        return None
-
-
-def _words(node: yaml.SequenceNode) -> Iterator[tuple[str, str]]:
-    """A word that YAML takes for nothing or for yes and no stands for no host, though it could be the name of one."""
-    for entry in node.value:
+def _words(hosts: yaml.SequenceNode) -> Iterator[tuple[str, str]]:
+    """The hosts with their places. A word that YAML reads as null, true or false is no name."""
+    for entry in hosts.value:
         is_word = isinstance(entry, yaml.ScalarNode) and not entry.tag.endswith((":null", ":bool"))
         yield f"line {entry.start_mark.line + 1}", entry.value if is_word else "[…]"
-
-
-def _write_settings(numbers: dict[str, float]) -> str:
-    lines = ["compat:", "  gpumonitor:"]
-    lines += [f"    port: {numbers['rpc_port']:g}"] if "rpc_port" in numbers else []
-    lines += [f"    deadline: {numbers['rpc_timeout']:g}s"] if "rpc_timeout" in numbers else []
-    lines[1] += " {}" if len(lines) == 2 else ""
-    if "web_port" in numbers:
-        lines += [
-            f"listen: :{numbers['web_port']:g}",
-            "read: open  # everyone who can reach the hub can read; login: only users with an account",
-        ]
-    return "\n".join([*lines, _EMPTY]) + "\n"

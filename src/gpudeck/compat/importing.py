@@ -1,7 +1,7 @@
-"""Imports: the files of another monitor become a plan, which is then executed on a running hub.
+"""Imports: the files of another monitor become a plan of steps, which a running hub is asked to do.
 
-Reading a file changes nothing and needs no hub. A plan's steps are asked one by one whether they are needed, so an
-import can be repeated. What cannot be taken stands in the plan with its place, and hides nothing else.
+Reading a file changes nothing and needs no hub. Each step first checks whether it is needed, so an import can be
+repeated. Entries that cannot be imported are in the plan with their place in the file.
 """
 
 import importlib
@@ -29,19 +29,19 @@ KINDS: dict[str, str] = {
     "gpu-monitor": "gpudeck.compat.gpu_monitor_import:read",
     "jobstats": "gpudeck.compat.jobstats_import:read",
 }
-"""What reads the files of each monitor: a `Read`. Its module is imported when that kind is."""
+"""The `Read` of each monitor. Its module is imported when that kind is."""
 
 MAX_BYTES = 16 * 1024 * 1024
-"""Of a file with settings or reservations: one that is larger is something else."""
+"""Of a file with settings or reservations."""
 
 Outcome = Literal["new", "there", "failed", "unasked"]
 _THERE = "is there already"
-"""What the hub says of a host that it has: see `Book` in `app.host_book`."""
+"""The hub's message for a host that it has: see `Book` in `app.host_book`."""
 _SCHEME = re.compile(r"[A-Za-z]+://")
 
 
 class ImportTarget:
-    """The running hub, asked as its admin. What it knows is read once, when a step first needs it."""
+    """The running hub, asked as its admin. Hosts and reservations are read once, when a step first needs them."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -56,9 +56,10 @@ class ImportTarget:
 
 
 class ImportStep(Protocol):
-    """One thing to be done. `kind` is a word for counting, `what` a line for people. `find` says what of it is there
-    already; `apply` does it, and says the same. Both may raise GpudeckError, which costs that step alone; Unreachable
-    and Forbidden end the import."""
+    """One thing to import. `kind` is a word for counting, `what` a line for people.
+
+    `run` returns what is there already, or None for something new, which it adds only with `apply`. It may raise
+    GpudeckError, which costs this step alone; Unreachable and Forbidden end the import."""
 
     @property
     def kind(self) -> str: ...
@@ -66,21 +67,19 @@ class ImportStep(Protocol):
     @property
     def what(self) -> str: ...
 
-    def find(self, hub: ImportTarget) -> str | None: ...
-
-    def apply(self, hub: ImportTarget) -> str | None: ...
+    def run(self, hub: ImportTarget, *, apply: bool) -> str | None: ...
 
 
 class SkippedEntry(Struct, frozen=True):
-    """Something in the file that is not taken, where it stands, and why."""
+    """An entry of the file that is not imported, its place, and why."""
 
     place: str
     reason: str
 
 
 class ImportPlan(Struct):
-    """What a file means for a hub. `settings` is a piece of gpudeck.yaml, which the admin adds. `over` needs no import,
-    such as a reservation that has ended; `left` could not be imported."""
+    """The steps for a file. `settings` is a part of gpudeck.yaml that the admin adds. `over` are entries that need no
+    import, such as reservations that have ended; `left` could not be imported."""
 
     steps: list[ImportStep] = field(default_factory=list)
     settings: str = ""
@@ -88,27 +87,28 @@ class ImportPlan(Struct):
     over: list[SkippedEntry] = field(default_factory=list)
     left: list[SkippedEntry] = field(default_factory=list)
 
+    def skip(self, place: str, reason: str) -> None:
+        self.over.append(SkippedEntry(place, reason))
+
     def leave(self, place: str, reason: str) -> None:
         self.left.append(SkippedEntry(place, reason))
 
 
 class ImportContext(Struct, frozen=True):
-    """When and where an import runs: files of others have local times without a zone. `data_dir` is the hub's. Imported
-    jobs are of `scheduler`."""
+    """When and where an import runs: times without a zone are in `zone`. Imported jobs are of `scheduler`."""
 
     now: float
     zone: tzinfo
-    data_dir: Path
     scheduler: str = "slurm"
 
 
 Read = Callable[[Path, ImportContext], ImportPlan]
-"""Makes the plan of a file. Raises UsageError for one that is not of its kind, with what such a file looks like."""
+"""Makes the plan of a file. Raises UsageError for a file of another kind, with an example of a valid one."""
 
 
 class ImportResult(Struct, frozen=True):
-    """How a step went. `detail` is what is there already, or why it failed. `counts` is how many things of a step
-    went how; None where it is a single one."""
+    """The result of a step. `detail` is what is there already, or why it failed. `counts` are the outcomes of a step
+    with several things."""
 
     kind: str
     what: str
@@ -128,34 +128,32 @@ def find_reader(kind: str) -> Read:
 
 
 def check_steps(steps: Sequence[ImportStep], hub: ImportTarget) -> Iterator[ImportResult]:
-    """What would be done. Without a hub the steps are `unasked`."""
+    """The results of a dry run. Without a hub the steps are `unasked`."""
     for number, step in enumerate(steps):
         try:
-            yield _try(step, hub, apply=False)
+            yield _run(step, hub, apply=False)
         except Unreachable:
-            yield from (ImportResult(each.kind, each.what, "unasked", "", _count(each)) for each in steps[number:])
+            yield from (_make_result(each, "unasked") for each in steps[number:])
             return
 
 
 def apply_steps(steps: Sequence[ImportStep], hub: ImportTarget) -> Iterator[ImportResult]:
-    """Do what is not there yet; each result as soon as it is known. Raises Unreachable when the hub is gone."""
-    return (_try(step, hub, apply=True) for step in steps)
+    """Add what is not there yet; each result as soon as it is known. Raises Unreachable when the hub is gone."""
+    return (_run(step, hub, apply=True) for step in steps)
 
 
-def _count(step: ImportStep) -> dict[Outcome, int] | None:
-    return getattr(step, "counts", None)
-
-
-def _try(step: ImportStep, hub: ImportTarget, *, apply: bool) -> ImportResult:
+def _run(step: ImportStep, hub: ImportTarget, *, apply: bool) -> ImportResult:
     try:
-        found = step.find(hub)
-        if found is None and apply:
-            found = step.apply(hub)
+        present = step.run(hub, apply=apply)
     except (Unreachable, Forbidden):
         raise
     except GpudeckError as error:
-        return ImportResult(step.kind, step.what, "failed", str(error), _count(step))
-    return ImportResult(step.kind, step.what, "new" if found is None else "there", found or "", _count(step))
+        return _make_result(step, "failed", str(error))
+    return _make_result(step, "new" if present is None else "there", present or "")
+
+
+def _make_result(step: ImportStep, outcome: Outcome, detail: str = "") -> ImportResult:
+    return ImportResult(step.kind, step.what, outcome, detail, getattr(step, "counts", None))
 
 
 def read_small_file(file: Path) -> bytes:
@@ -171,19 +169,22 @@ def read_small_file(file: Path) -> bytes:
     return content
 
 
-def read_yaml_mapping(file: Path, of: str, look: str) -> tuple[yaml.MappingNode, bytes]:
-    """A YAML file as nodes with their lines, and its content. Raises UsageError: `of` is the monitor whose settings it
-    should be, `look` what they look like."""
-    content = read_small_file(file)
+def read_yaml_mapping(file: Path, of: str, look: str) -> yaml.MappingNode:
+    """A YAML file as nodes with their lines. Raises UsageError: `of` is the monitor whose settings it should be, `look`
+    an example of them."""
     try:
-        root = yaml.compose(content, Loader=yaml.SafeLoader)
+        root = yaml.compose(read_small_file(file), Loader=yaml.SafeLoader)
     except (yaml.YAMLError, UnicodeError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f", line {mark.line + 1}" if mark else ""
         raise UsageError(f"{file}{place}: this is no YAML.", look) from error
     if not isinstance(root, yaml.MappingNode):
         raise UsageError(f"{file} is no settings file of {of}.", look)
-    return root, content
+    return root
+
+
+def write_yaml(settings: dict[str, Any]) -> str:
+    return yaml.safe_dump(settings, sort_keys=False, allow_unicode=True, width=200) if settings else ""
 
 
 class HostStep(Struct, frozen=True):
@@ -199,16 +200,15 @@ class HostStep(Struct, frozen=True):
         login = f"{self.reach['user']}@" if "user" in self.reach else ""
         address = self.reach.get("address", self.name if login else "")
         port = f" port {self.reach['port']}" if "port" in self.reach else ""
-        place = f" ({login}{address}{port})".replace("( ", "(") if login or address or port else ""
-        return f"watch {self.name} via {self.reach['via']}{place}"
+        place = f"{login}{address}{port}".strip()
+        return f"watch {self.name} via {self.reach['via']}{f' ({place})' if place else ''}"
 
-    def find(self, hub: ImportTarget) -> str | None:
-        host = hub.hosts.get(self.name)
-        return None if host is None else f"{self.name} is there, via {host.via or 'none yet'}"
-
-    def apply(self, hub: ImportTarget) -> str | None:
+    def run(self, hub: ImportTarget, *, apply: bool) -> str | None:
+        if (host := hub.hosts.get(self.name)) is not None:
+            return f"{self.name} is there, via {host.via or 'none yet'}"
         try:
-            hub.client.post("/api/v1/hosts", {"name": self.name} | self.reach)
+            if apply:
+                hub.client.post("/api/v1/hosts", {"name": self.name} | self.reach)
         except UsageError as error:
             # One that was added a moment ago is not among the hosts yet.
             if _THERE not in error.message:
@@ -233,41 +233,35 @@ class ReservationStep(Struct, frozen=True):
     def what(self) -> str:
         return f"reserve {self.host}:{self.label} for {self.user} until {self.until}"
 
-    def find(self, hub: ImportTarget) -> str | None:
-        same = (
-            one.id
-            for one in hub.reservations
-            if one.user == self.user and abs(one.end - self.end) < 60 and self._is_among(one.gpus)
-        )
+    def run(self, hub: ImportTarget, *, apply: bool) -> str | None:
         host = hub.hosts.get(self.host)
         if host is None:
             raise GpudeckError(f"the hub knows no host {self.host}.", "Have it watched first, then import again.")
         if all(gpu.label != self.label for gpu in host.gpus):
             raise GpudeckError(f"{self.host} has no GPU {self.label}.")
-        number = next(same, None)
-        if number is not None:
-            return f"that is reservation {number}"
-        # A dry run names what is in the way as the real run does. All that the hub lists ends later than now.
-        for one in hub.reservations:
-            if one.start < self.end and self._is_among(one.gpus):
-                raise GpudeckError(f"{self.host}:{self.label} is reserved by {one.user}: reservation {one.id}.")
+        # All that the hub lists ends later than now.
+        others = [each for each in hub.reservations if each.start < self.end and self._is_among(each.gpus)]
+        for other in others:
+            if other.user == self.user and abs(other.end - self.end) < 60:
+                return f"that is reservation {other.id}"
+        if others:
+            message = f"{self.host}:{self.label} is reserved by {others[0].user}: reservation {others[0].id}."
+            raise GpudeckError(message)
+        wanted = {"host": self.host, "indexes": [self.label], "end": self.end, "note": self.note, "user": self.user}
+        try:
+            if apply:
+                hub.client.post("/api/v1/reservations", wanted)
+        except ReservationTaken as error:
+            raise GpudeckError(error.message) from error
         return None
 
     def _is_among(self, gpus: list[ReservedGpu]) -> bool:
         return any(gpu.host == self.host and gpu.label == self.label for gpu in gpus)
 
-    def apply(self, hub: ImportTarget) -> str | None:
-        wanted = {"host": self.host, "indexes": [self.label], "end": self.end, "note": self.note, "user": self.user}
-        try:
-            hub.client.post("/api/v1/reservations", wanted)
-        except ReservationTaken as error:
-            raise GpudeckError(error.message) from error
-        return None
-
 
 def make_host_step(text: str, via: str, **reach: Any) -> HostStep:
-    """The host that a word in a foreign file means: a name, an address, or a URL of which only the place counts. What
-    the word itself says goes before `reach`. Raises ValueError."""
+    """The host of a word in a file: a name, an address, or a URL of which only the place counts. User and port in the
+    word go before `reach`. Raises ValueError."""
     word = _SCHEME.sub("", text.strip(), count=1).partition("/")[0]
     if word.count(":") > 1 and not word.startswith("["):
         word = f"[{word}]"
@@ -279,16 +273,16 @@ def make_host_step(text: str, via: str, **reach: Any) -> HostStep:
 
 
 def add_hosts(plan: ImportPlan, words: Iterable[tuple[str, str]], via: str, **reach: Any) -> None:
-    """A step for each host once. `words` are places in the file with what stands there; `reach` is for all of them."""
-    seen: set[str] = set()
+    """Add a step for each host once. `words` are places in the file and the words there; `reach` is for all of them."""
+    names: set[str] = set()
     for place, word in words:
         try:
             step = make_host_step(word, via, **reach)
         except ValueError as error:
             plan.leave(place, str(error))
             continue
-        if step.name in seen:
-            plan.over.append(SkippedEntry(place, f"{step.name} is listed twice"))
-            continue
-        seen.add(step.name)
-        plan.steps.append(step)
+        if step.name in names:
+            plan.skip(place, f"{step.name} is listed twice")
+        else:
+            names.add(step.name)
+            plan.steps.append(step)

@@ -1,18 +1,15 @@
-"""Jobstats' summaries of jobs, as `sacct` prints them: with a header and | between the columns (`sacct -P`), or a job's
-number and its summary on each line."""
+"""Imports Jobstats' summaries of jobs, as `sacct -P` prints them: a header, and | between the columns."""
 
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget, Outcome, SkippedEntry
+from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget, Outcome
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.job import MAX_IMPORTED, PREFIX, ImportedJob, JobImport, read_summary
 from gpudeck.model.text import clean
@@ -20,7 +17,6 @@ from gpudeck.model.times import parse_time
 
 _COLUMNS: Final = "JobID,Start,User,Account,Partition,QOS,State,AdminComment,JobName"
 _LOOK: Final = f"Such as: sacct -P -X -a -S 2026-01-01 -o {_COLUMNS}"
-_HEADER: Final = frozenset(("JobID", "AdminComment"))
 _JOB: Final = re.compile(r"\d+(_\d+|\+\d+)?")
 _SLURM_BEGAN: Final = 946_684_800.0
 """The year 2000."""
@@ -34,69 +30,37 @@ _NAMES: Final = {"user": "User", "account": "Account", "partition": "Partition",
 
 
 def read(file: Path, here: ImportContext) -> ImportPlan:
-    plan = ImportPlan()
-    jobs: list[ImportedJob] = []
-    counts = Counter[str]()
+    """Raises UsageError for a file without a header."""
+    plan, jobs, without = ImportPlan(), list[ImportedJob](), 0
     try:
         with sys.stdin if str(file) == "-" else file.open(encoding="utf-8", errors="replace") as lines:
-            for place, row in _read_rows(lines, plan, counts):
-                _read_row(place, row, here, plan, jobs)
+            header = lines.readline().rstrip("\n").split("|")
+            if not {"JobID", "AdminComment"} <= set(header):
+                message = f"{file} does not begin with a header that has the columns JobID and AdminComment"
+                raise UsageError(f"{message}, separated by |.", _LOOK)
+            for number, line in enumerate(lines, 2):
+                # A job's name may have a | in it: then it has to be the last column.
+                place, words = f"line {number}", line.rstrip("\n").split("|", len(header) - 1)
+                if number > _MAX_LINES:
+                    plan.leave(place, f"only the first {_MAX_LINES:,} lines are read: split the file")
+                    break
+                if words == header or not line.strip():
+                    continue
+                row = dict(zip(header, words, strict=False))
+                if len(words) < len(header):
+                    plan.leave(place, f"it is cut off: it has {len(words)} of {len(header)} columns")
+                elif PREFIX not in row["AdminComment"]:
+                    without += 1
+                else:
+                    _read_row(place, row, here, plan, jobs)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {(error.strerror or str(error)).lower()}.") from error
-    if not counts["summaries"] and not plan.left:
-        raise UsageError(f"{file} has no summaries of Jobstats ({PREFIX}…).", _LOOK)
-    if without := counts["without"]:
+    if without:
         plan.notes.append(f"{without} line{'s' * (without != 1)} without a summary of Jobstats.")
-    rest = iter(jobs)
-    while some := list(islice(rest, MAX_IMPORTED)):
-        plan.steps.append(JobStep(here.scheduler, some))
+    plan.steps += [
+        JobStep(here.scheduler, jobs[start : start + MAX_IMPORTED]) for start in range(0, len(jobs), MAX_IMPORTED)
+    ]
     return plan
-
-
-def _read_rows(lines: Iterable[str], plan: ImportPlan, counts: Counter[str]) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """The lines with a summary, by the names of their columns. Lines that are cut off are left, the others counted."""
-    header: list[str] | None = None
-    for number, line in enumerate(lines, 1):
-        place, words = f"line {number}", line.rstrip("\n").split("|")
-        if number > _MAX_LINES:
-            plan.leave(place, f"only the first {_MAX_LINES:,} lines are read: split the file")
-            return
-        is_first = header is None and PREFIX not in line and not _HEADER.isdisjoint(re.split(r"[|,\s]+", line))
-        if is_first or words == header or set(words) >= _HEADER:
-            header = _read_header(line, words)
-        elif not line.strip():
-            continue
-        elif header is not None and len(words) < len(header):
-            plan.leave(place, f"it is cut off: it has {len(words)} of {len(header)} columns")
-        elif header is not None:
-            # A job's name may have a | in it: then it has to be the last column.
-            last = "|".join(words[len(header) - 1 :])
-            row = dict(zip(header, [*words[: len(header) - 1], last], strict=True))
-            # "JS" is what is left of a summary.
-            if row["AdminComment"] and PREFIX.startswith(row["AdminComment"]):
-                plan.leave(place, f"job {clean(row['JobID'])[:40]}: it is cut off")
-            elif PREFIX in row["AdminComment"]:
-                counts["summaries"] += 1
-                yield place, row
-            else:
-                counts["without"] += 1
-        elif PREFIX in line:
-            counts["summaries"] += 1
-            parts = line.replace("|", " ").split()
-            yield place, {"JobID": parts[0], "AdminComment": parts[-1]}
-        else:
-            counts["without"] += 1
-
-
-def _read_header(line: str, words: list[str]) -> list[str] | None:
-    """None for aligned columns, of which there may be these two only. Raises UsageError."""
-    if len(words) == 1 and line.split() == ["JobID", "AdminComment"]:
-        return None
-    if len(words) == 1 and len(re.split(r"[,\s]+", line.strip())) > 1:
-        raise UsageError("The columns are not separated by |: sacct needs the option -P.", _LOOK)
-    if missing := ", ".join(sorted(_HEADER - set(words))):
-        raise UsageError(f"The header has no column {missing}.", _LOOK)
-    return words
 
 
 def _read_row(
@@ -115,7 +79,7 @@ def _read_row(
         plan.leave(place, f"job {job[:40]}: {error}")
         return
     if summary is None or not summary.total_time or not (gpus := summary.list_gpus()):
-        plan.over.append(SkippedEntry(place, f"job {job[:40]}: Jobstats has no figures of GPUs"))
+        plan.skip(place, f"job {job[:40]}: Jobstats has no figures of GPUs")
         return
     names = {name: clean(row[column])[:256] or None for name, column in _NAMES.items() if column in row}
     outcome = state[:64] or None
@@ -136,7 +100,7 @@ def _check(state: str, begun: str, start: float | None, seconds: float, now: flo
 
 
 class JobStep(Struct):
-    """Some jobs at once. `done` is what the hub made of them."""
+    """Some jobs at once. `done` is the hub's answer."""
 
     scheduler: str
     jobs: Sequence[ImportedJob]
@@ -155,15 +119,15 @@ class JobStep(Struct):
             return {"new": len(self.jobs)}
         return {"new": len(self.done.imported), "there": len(self.done.there), "failed": len(self.done.refused)}
 
-    def find(self, hub: ImportTarget) -> str | None:
-        """Nothing is asked: the hub skips what it has."""
-
-    def apply(self, hub: ImportTarget) -> str | None:
+    def run(self, hub: ImportTarget, *, apply: bool) -> str | None:
+        """A dry run asks nothing: the hub skips the jobs that it has."""
+        if not apply:
+            return None
         new = {"scheduler": self.scheduler, "jobs": msgspec.to_builtins(self.jobs)}
         self.done = done = hub.client.read(hub.client.post("/api/v1/jobs/import", new), JobImport)
         if done.refused:
-            listed = "; ".join(f"job {one.job}: {one.reason}" for one in done.refused[:5])
+            listed = "; ".join(f"job {each.job}: {each.reason}" for each in done.refused[:5])
             more = f"; and {len(done.refused) - 5} more" if len(done.refused) > 5 else ""
-            hint = "Add the column Start to sacct -o." if any(one.start is None for one in done.refused) else ""
+            hint = "Add the column Start to sacct -o." if any(each.start is None for each in done.refused) else ""
             raise GpudeckError(f"{len(done.imported)} imported, {len(done.refused)} not: {listed}{more}.", hint)
         return None if done.imported else "all are there already"

@@ -8,7 +8,6 @@ from gpudeck.api.answers import RequestRefused, describe_trouble
 from gpudeck.api.app import ForeignRoutes
 from gpudeck.api.services import ApiServices
 from gpudeck.auth.caller import Caller
-from gpudeck.compat.readings import Nodes
 from gpudeck.compat.settings import (
     NODES_NOT_READABLE,
     CompatSettings,
@@ -32,13 +31,11 @@ OpenPart = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 
 
 class CompatRoutes:
-    """`open` before the hub serves. `nodes` holds what nodes of GPU Cluster Status Monitor say of themselves: their
-    source puts it there. `senders` are those routes whose callers the limits have to know."""
+    """`open` before the hub serves. `senders` are those routes whose callers the limits have to know."""
 
     def __init__(self, settings: CompatSettings, *, forget_after: float, history_kept: float) -> None:
         """`forget_after` is after how long without a report a host is forgotten, `history_kept` how long the longest
         kept history is, both in seconds."""
-        self.nodes: Nodes = {}
         self.senders: list[ReportSenders] = []
         self._settings = settings
         self._forget_after = forget_after
@@ -53,9 +50,7 @@ class CompatRoutes:
         if compat.gpu_cluster_status is not None:
             from gpudeck.compat.gpu_cluster_status import ClusterStatusRoute  # noqa: PLC0415 - see above
 
-            routes.append(
-                ClusterStatusRoute(services.hub, self.nodes, identify=keeper.identify, policy=services.policy)
-            )
+            routes.append(ClusterStatusRoute(services.hub, identify=keeper.identify, policy=services.policy))
         if compat.gpumonitor is not None:
             from gpudeck.compat.gpumonitor import GpusPageRoute  # noqa: PLC0415 - see above
 
@@ -65,16 +60,16 @@ class CompatRoutes:
     async def _open_vesta(
         self, services: ApiServices, keeper: Authenticator, open_part: OpenPart
     ) -> list[ForeignRoutes]:
-        from gpudeck.compat.vesta.import_routes import ImportStorage, VestaImportRoutes  # noqa: PLC0415 - see above
+        from gpudeck.compat.vesta.import_routes import VestaImportRoute  # noqa: PLC0415 - see above
         from gpudeck.compat.vesta.routes import VestaRoutes  # noqa: PLC0415 - see above
-        from gpudeck.compat.vesta.store import Samples, VestaRegister  # noqa: PLC0415 - as above
+        from gpudeck.compat.vesta.store import Samples, VestaRegister  # noqa: PLC0415 - see above
 
         assert self._settings.vesta is not None  # noqa: S101 - the caller has looked
+        history, samples = services.history, Samples(services.auth.database)
         register = VestaRegister(
             services.auth.database, clock.wall, forget_after=self._forget_after, retention=services.hub.retention
         )
         await open_part(register.load)
-        samples = Samples(services.auth.database)
         vesta = VestaRoutes(
             services.hub,
             register,
@@ -85,17 +80,17 @@ class CompatRoutes:
             now=clock.wall,
         )
         self.senders.append(vesta)
-        storage = ImportStorage(
-            services.history,
+        imports = VestaImportRoute(
+            register,
             samples,
-            has_room=lambda: bool(getattr(services.history, "has_room", True)),
-            settle=lambda: bool(getattr(services.history, "settle", lambda: True)()),
+            history,
+            has_room=lambda: bool(getattr(history, "has_room", True)),
+            settle=lambda: bool(getattr(history, "settle", lambda: True)()),
             keeps=self._history_kept,
+            identify=keeper.identify,
+            now=clock.wall,
         )
-        return [
-            vesta,
-            VestaImportRoutes(register, storage, identify=keeper.identify, now=clock.wall),
-        ]
+        return [vesta, imports]
 
 
 Identify = Callable[[Scope], Awaitable[Caller]]
@@ -140,23 +135,22 @@ class ReadOnlyRoute:
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
 
-def make_poll_methods(settings: CompatSettings, nodes: Nodes | None = None) -> dict[str, PollMethod]:
-    """A host that is named `via` one of them is read also where the monitor has no settings: with the defaults. What
-    nodes of GPU Cluster Status Monitor say of themselves is put into `nodes`."""
-    facts: Nodes = {} if nodes is None else nodes
+def make_poll_methods(settings: CompatSettings) -> dict[str, PollMethod]:
+    """A host that is named `via` one of them is read also where the monitor has no settings: with the defaults."""
     status = settings.gpu_cluster_status or GpuClusterStatusSettings(password="")
     node, files = settings.gpumonitor or GpumonitorSettings(), settings.gpu_monitor or GpuMonitorSettings()
+    cluster_source = imported("gpudeck.compat.gpu_cluster_status:ClusterNodeSource", status)
 
-    def make_gpu_cluster_status(target: Target) -> Source:
-        if settings.gpu_cluster_status is None:
+    def make_cluster_source(target: Target) -> Source:
+        if not status.password:
             raise UsageError(f"{NODES_NOT_READABLE}.")
-        return imported("gpudeck.compat.gpu_cluster_status:NodeSource", status, facts)(target)
+        return cluster_source(target)
 
     served = imported("gpudeck.compat.gpu_monitor:ServedSource", files)
     folder = imported("gpudeck.compat.gpu_monitor:FolderSource", files)
     asked = imported("gpudeck.compat.gpumonitor:GpumonitorSource", node)
     return {
-        "gpu-cluster-status": PollMethod(make_gpu_cluster_status, status.interval, status.deadline, status.port),
+        "gpu-cluster-status": PollMethod(make_cluster_source, status.interval, status.deadline, status.port),
         "gpumonitor": PollMethod(asked, node.interval, node.deadline, node.port),
         "gpu-monitor": PollMethod(served, files.interval, files.deadline, files.port),
         "gpu-monitor-files": PollMethod(folder, files.interval, files.deadline),

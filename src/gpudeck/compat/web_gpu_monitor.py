@@ -4,13 +4,11 @@ no file of the hub's machine can be named over the network."""
 import configparser
 from pathlib import Path
 
-import yaml
-
-from gpudeck.compat.importing import ImportContext, ImportPlan, add_hosts, read_small_file
+from gpudeck.compat.importing import ImportContext, ImportPlan, add_hosts, read_small_file, write_yaml
 from gpudeck.compat.readings import round_known
 from gpudeck.discovery.host_names import quote
 from gpudeck.model.errors import UsageError
-from gpudeck.model.view import Fleet, Gpu, Host
+from gpudeck.model.view import Fleet, Gpu
 from gpudeck.views.csv import Value, write_csv
 
 _LOOK = "It is an INI file with [common] and in it `user`, `hosts` and `key_filename`."
@@ -23,20 +21,20 @@ DRAINED = "maintenance"
 
 
 def read(file: Path, _: ImportContext) -> ImportPlan:
-    """Raises UsageError for what is no config.ini."""
+    """Raises UsageError for a file that is no config.ini."""
     content = read_small_file(file)
-    common = _read_section(file, content)
-    lines = _find_lines(content)
-    plan = ImportPlan()
-    user = common.get("user", "").strip()
+    common, lines, plan = _read_section(file, content), _find_lines(content), ImportPlan()
+    user, key = common.get("user", "").strip(), common.get("key_filename", "").strip()
     place = f"line {lines.get('hosts', 1)}"
     words = [(place, word) for word in common["hosts"].replace("\n", ",").split(",") if word.strip()]
     add_hosts(plan, words, "ssh", **({"user": user} if user else {}))
     for name in common:
         if name not in _KNOWN:
             plan.leave(f"line {lines.get(name, 1)}", f"{quote(name)} is no setting of web-gpu-monitor")
-    plan.settings = _write_settings(common.get("key_filename", "").strip(), file)
-    if plan.settings:
+    if key:
+        # A relative path began where its scripts were run, which is the folder of the file.
+        path = key if key.startswith("~") else str(file.absolute().parent / key)
+        plan.settings = write_yaml({"ssh": {"key_files": [path]}})
         plan.notes.append("The hub reads the key as the user that it runs as; restart it once the lines are there.")
     return plan
 
@@ -62,42 +60,21 @@ def _find_lines(content: bytes) -> dict[str, int]:
     return lines
 
 
-def _write_settings(key: str, file: Path) -> str:
-    """A relative path began where its scripts were run, which is the folder of the file."""
-    if not key:
-        return ""
-    path = key if key.startswith("~") else str(file.absolute().parent / key)
-    return yaml.safe_dump({"ssh": {"key_files": [path]}}, sort_keys=False, allow_unicode=True)
-
-
 def write_load_data(fleet: Fleet) -> str:
-    """The file's text, with a line break after each line. What is unknown is empty."""
-    rows = (_row(number, gpu, host) for host in fleet.hosts for number, gpu in enumerate(_boards(host)))
-    return write_csv([_TITLES, *rows], line_end="\n")
-
-
-def _boards(host: Host) -> list[Gpu]:
-    if host.status != "up":
-        return []
-    return [gpu for gpu in host.gpus if gpu.parent is None and gpu.availability != "unknown"]
-
-
-def _row(number: int, gpu: Gpu, host: Host) -> list[Value]:
-    return [
-        number,
-        round_known(gpu.utilization_percent),
-        round_known(gpu.memory_utilization_percent),
-        gpu.index,
-        f" {gpu.name}",
-        f" {gpu.uuid}",
-        host.name,
-        ", ".join(_users(gpu)),
-    ]
+    """The file's text, with a line break after each line. Unknown values are empty."""
+    rows: list[list[Value]] = [list(_TITLES)]
+    for host in fleet.hosts:
+        boards = [gpu for gpu in host.gpus if gpu.parent is None and gpu.availability != "unknown"]
+        for number, gpu in enumerate(boards if host.status == "up" else []):
+            load, memory = round_known(gpu.utilization_percent), round_known(gpu.memory_utilization_percent)
+            place: list[Value] = [gpu.index, f" {gpu.name}", f" {gpu.uuid}", host.name]
+            rows.append([number, load, memory, *place, ", ".join(_users(gpu))])
+    return write_csv(rows, line_end="\n")
 
 
 def _users(gpu: Gpu) -> list[str]:
-    """One for each process, as there. One without a known user counts too: a GPU in use is not free, nor is a drained
-    one."""
+    """One for each process, as there. A process without a known user counts too: neither a GPU in use nor a drained one
+    is free."""
     names = [process.user or ZOMBIE for process in gpu.processes or () if not process.display]
     if not names and gpu.availability in {"busy", "idle"} and gpu.processes is None:
         names = [ZOMBIE]

@@ -20,8 +20,7 @@ from fakes.reports import make_envelope, make_gpu
 from fakes.views import show
 from gpudeck.api.access import Authenticator
 from gpudeck.api.services import ApiServices
-from gpudeck.compat.gpu_cluster_status import ClusterStatusRoute, NodeSource
-from gpudeck.compat.readings import Nodes
+from gpudeck.compat.gpu_cluster_status import ClusterNodeSource, ClusterStatusRoute
 from gpudeck.compat.settings import GpuClusterStatusSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.errors import Refused, Temporary
@@ -86,22 +85,18 @@ def running(server: http.server.ThreadingHTTPServer) -> Iterator[None]:
 
 def read(
     port: int,
-    nodes: Nodes | None = None,
     settings: GpuClusterStatusSettings = SETTINGS,
     at: tuple[float, ...] = (READ_AT + 1,),
 ) -> FetchedReport:
     async def ask() -> FetchedReport:
         target = Target(name="gpu01", via="gpu-cluster-status", address="127.0.0.1", port=port, labels={"rack": "b"})
-        source = NodeSource(target, settings, {} if nodes is None else nodes)
+        source = ClusterNodeSource(target, settings)
         try:
             for moment in at:
                 arrival = await source.read(moment)
             return arrival
         finally:
-            if nodes is None:
-                await source.close()
-            else:
-                await source.fetcher.close()
+            await source.close()
 
     return asyncio.run(ask())
 
@@ -142,7 +137,7 @@ def test_a_node_in_another_zone_is_believed_when_its_values_change() -> None:
         read(port, at=(READ_AT,))
 
     async def work(port: int) -> FetchedReport:
-        source = NodeSource(Target(name="gpu01", address="127.0.0.1", port=port), SETTINGS, {})
+        source = ClusterNodeSource(Target(name="gpu01", address="127.0.0.1", port=port), SETTINGS)
         with contextlib.suppress(Temporary):
             await source.read(READ_AT)
         try:
@@ -232,7 +227,6 @@ class Main:
 
     def __init__(self, folder: Path, *, is_readable: bool = True) -> None:
         self.hub = Hub(now=FakeClock(READ_AT + 1))
-        self.nodes: Nodes = {}
         self.hub.fleet.expect(
             [
                 Target(name="gputest001", via="gpu-cluster-status"),
@@ -242,15 +236,13 @@ class Main:
         self.app = make_app(self.hub, folder=folder, is_readable=is_readable, foreign_routes=self._side_doors)
 
     def _side_doors(self, house: ApiServices, keeper: Authenticator) -> list[ClusterStatusRoute]:
-        return [ClusterStatusRoute(house.hub, self.nodes, identify=keeper.identify, policy=house.policy)]
+        return [ClusterStatusRoute(house.hub, identify=keeper.identify, policy=house.policy)]
 
     def poll(self, answer: Any) -> None:
         with node(answer) as port:
-            envelope = read(port, self.nodes).envelope
-        self.nodes["gputest001"] = self.nodes.pop("gpu01")
-        self.hub.ingest.take_fetched(
-            msgspec.structs.replace(envelope, host="gputest001"), via="gpu-cluster-status", target="gputest001"
-        )
+            fetched = read(port)
+        envelope = msgspec.structs.replace(fetched.envelope, host="gputest001")
+        self.hub.ingest.take_fetched(envelope, via="gpu-cluster-status", target="gputest001", sent_at=fetched.sent_at)
 
     def ask(self, method: str = "GET", **headers: str) -> tuple[int, str]:
         async def call() -> httpx.Response:
@@ -267,6 +259,9 @@ def test_the_hub_answers_as_the_main_did(tmp_path: Path) -> None:
     main.poll(NODE)
     status, text = main.ask()
     told, captured = json.loads(text)["Nodes"], json.loads(CAPTURE)["Nodes"]
+    (read_at,) = (node["last_update"] for node in told if "last_update" in node)
+    assert datetime.fromisoformat(read_at).timestamp() == pytest.approx(READ_AT, abs=0.001)
+    captured[0]["last_update"] = read_at
     assert (status, {one["hostname"]: one for one in told}) == (200, {one["hostname"]: one for one in captured})
     # Byte by byte, but for the order of the hosts: by name.
     assert text == json.dumps({"Nodes": [captured[1], captured[0]]}, sort_keys=True, separators=(",", ":")) + "\n"
@@ -302,10 +297,10 @@ def test_a_node_of_which_hosts_txt_has_the_address_is_called_what_it_calls_itsel
     async def poll(port: int) -> None:
         for target in targets:
             asked = msgspec.structs.replace(target, port=port, address="127.0.0.1" if target.name == "named" else "")
-            source = NodeSource(asked, SETTINGS, main.nodes)
+            source = ClusterNodeSource(asked, SETTINGS)
             envelope = (await source.read(READ_AT + 1)).envelope
             main.hub.ingest.take_fetched(envelope, via="gpu-cluster-status", target=target.name)
-            await source.fetcher.close()
+            await source.close()
 
     server = http.server.ThreadingHTTPServer(
         ("0.0.0.0", 0), type("Node", (_Node,), {"body": staticmethod(lambda: json.dumps(NODE).encode())})
@@ -320,7 +315,7 @@ def test_a_node_of_which_hosts_txt_has_the_address_is_called_what_it_calls_itsel
         ("gputest001", "127.0.0.1", "up"),
         ("named", "named", "up"),
     ]
-    assert {one["hostname"] for one in json.loads(main.ask()[1])["Nodes"]} == {"gputest001"}
+    assert [node["hostname"] for node in json.loads(main.ask()[1])["Nodes"]] == [name for name, *_ in shown]
 
 
 def test_who_may_not_look_finds_nothing_and_is_never_asked_to_log_in(tmp_path: Path) -> None:

@@ -46,15 +46,15 @@ def vesta(tmp_path: Path, store: EmbeddedStore) -> VestaHub:
 
 def bring(vesta: VestaHub, count: int) -> str:
     """Import a host with so many one-minute rows, the temperature counting up from 1; its id."""
-    call(vesta, "hosts", {"hosts": [{"id": "abc1", "name": "gpu1"}]})
     rows = [[BEGIN + 60.0 * number, make_post(2, temperature=1 + number % 99)] for number in range(count)]
     for start in range(0, count, 200):
-        call(vesta, "past", {"id": "abc1", "interval": 60.0, "rows": rows[start : start + 200]})
+        call(vesta, "abc1", rows[start : start + 200])
     return "abc1"
 
 
-def call(vesta: VestaHub, path: str, body: dict[str, Any]) -> None:
-    answer = vesta.call("POST", f"/api/v1/compat/vesta/{path}", content=json.dumps(body).encode(), headers=ADMIN)
+def call(vesta: VestaHub, host_id: str, rows: list[list[Any]]) -> None:
+    body = json.dumps({"id": host_id, "name": "gpu1", "interval": 60.0, "rows": rows}).encode()
+    answer = vesta.call("POST", "/api/v1/compat/vesta/import", content=body, headers=ADMIN)
     assert answer.status_code == 200
 
 
@@ -99,7 +99,7 @@ def test_last_update_of_a_host_that_is_down_is_the_newer_of_post_and_import(vest
     host_id = bring(vesta, 1)
     vesta.post(host_id, make_post(2))
     vesta.clock.advance(900)
-    call(vesta, "past", {"id": host_id, "interval": 60.0, "rows": [[CAPTURED_AT + 600, make_post(2)]]})
+    call(vesta, host_id, [[CAPTURED_AT + 600, make_post(2)]])
     assert vesta.states()["gpu1"]["data"] == [
         {"gpu_data": {}, "timestamp": 20261115064757, "timestamp_text": "15/11/2026 06:47:57"}
     ]

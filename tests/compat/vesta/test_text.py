@@ -83,7 +83,7 @@ def test_what_is_unknown_is_a_dash_and_no_zero(vesta: VestaHub, changes: dict[st
 
 def test_unknown_processes_are_not_nobody(vesta: VestaHub) -> None:
     vesta.report("gpu1", make_post(1, processes=None))
-    assert "vesta does not list this GPU's processes" in vesta.get("/?term=true&detail=true").text
+    assert "the processes are unknown" in vesta.get("/?term=true&detail=true").text
     assert vesta.states()["gpu1"]["data"][0]["gpu_data"]["gpu:0"]["processes"] is None
 
 

@@ -22,11 +22,10 @@ from msgspec.structs import asdict
 
 from gpudeck.client.errors import Busy, NotFound
 from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget
-from gpudeck.compat.vesta.import_routes import HOSTS, PAST
+from gpudeck.compat.vesta.import_routes import PATH, VestaImported
 from gpudeck.compat.vesta.import_settings import read_settings
 from gpudeck.compat.vesta.states import describe_post
 from gpudeck.compat.vesta.store import LONGEST, make_name, read_gpus
-from gpudeck.fleet.visibility import EVERYTHING
 from gpudeck.model.errors import GpudeckError, ReportRefused, UsageError
 
 MAX_UNPACKED: Final = 1024 * 1024
@@ -95,12 +94,12 @@ class VestaMachine(Struct, frozen=True):
 
 
 class Stored(Struct, frozen=True):
-    """A row of a host's table: its number there, when it was stored, and the GPUs of then in vesta's words; or why it
-    cannot be imported, in which case the time may be unknown too."""
+    """A row of a host's table: its number there, its time, and its GPUs in vesta's words; or why it cannot be
+    imported."""
 
     row: int
-    at: float | None
-    gpus: dict[str, Any] | None = None
+    at: float
+    gpus: dict[str, Any]
     problem: str = ""
 
 
@@ -133,16 +132,13 @@ class VestaDatabase:
     def _read_row(self, number: int, stamp: object, blob: object, name: str) -> Stored:
         at = read_time(stamp, self._zone)
         if at is None:
-            return Stored(number, None, problem=f"{str(stamp)[:20]!r} is no time")
+            return Stored(number, 0.0, {}, f"{str(stamp)[:20]!r} is no time")
         if not isinstance(blob, bytes):
-            return Stored(number, at, problem="it holds no data, or too much")
+            return Stored(number, at, {}, "it holds no data, or too much")
         try:
-            post = read_gpus(read_blob(blob), name)
-        except NotPlain as error:
-            return Stored(number, at, problem=str(error))
-        except ReportRefused as error:
-            return Stored(number, at, problem=error.message)
-        return Stored(number, at, describe_post(post, EVERYTHING))
+            return Stored(number, at, describe_post(read_gpus(read_blob(blob), name)))
+        except (NotPlain, ReportRefused) as error:
+            return Stored(number, at, {}, str(error))
 
     def _query(self, question: str, *values: object) -> Iterator[tuple[Any, ...]]:
         try:
@@ -213,59 +209,47 @@ class SenderStep(Struct, frozen=True):
     def what(self) -> str:
         return f"take the sender of {self.machine.name} ({self.machine.address or 'no address'})"
 
-    def find(self, hub: ImportTarget) -> str | None:
-        return self._send(hub, only_ask=True)
-
-    def apply(self, hub: ImportTarget) -> str | None:
-        return self._send(hub, only_ask=False)
-
-    def _send(self, hub: ImportTarget, *, only_ask: bool) -> str | None:
-        (outcome,) = _post(hub, HOSTS, {"hosts": [asdict(self.machine)], "only_ask": only_ask})["outcomes"]
-        return None if outcome == "new" else f"{self.machine.name} is registered"
+    def run(self, hub: ImportTarget, *, apply: bool) -> str | None:
+        return None if _post(hub, self.machine, only_ask=not apply).is_new else f"{self.machine.name} is registered"
 
 
 class PastStep(Struct):
-    """What was stored of one host, at `times`, the oldest first. The hub takes what is newer than `since`: what is not
-    was imported before, or is older than its history keeps. Rows are sent in order, so an import that ends early goes
-    on there."""
+    """The stored rows of one host, at `times`, the oldest first. The hub takes those that are newer than `since`.
+    Rows are sent in order, so an import that ends early goes on there."""
 
     file: Path
     zone: tzinfo
     machine: VestaMachine
     times: Sequence[float]
-    interval: float
     since: float = 0.0
 
     kind = "history"
 
     @property
     def what(self) -> str:
-        """Of what is not there yet; of all if no hub was asked, or if nothing is left to do."""
+        """Of the rows that are not there yet; of all if no hub was asked, or if nothing is left to do."""
         new = [at for at in self.times if at > self.since] or self.times
         count = f"{len(new):,} sample{'' if len(new) == 1 else 's'}"
         rest = len(self.times) - len(new)
         more = f" ({rest:,} older ones are there, or older than the history keeps)" if rest else ""
         return f"keep {count} of {self.machine.name}, {self._day(new[0])} to {self._day(new[-1])}{more}"
 
-    def find(self, hub: ImportTarget) -> str | None:
-        self.since = self._send(hub, [])["since"]
-        is_new = self.times[-1] > self.since
-        return None if is_new else "they were taken before, or are older than the history keeps"
-
-    def apply(self, hub: ImportTarget) -> None:
-        with open_database(self.file, self.zone) as database:
-            # What was stored since the plan was made is not among what it has counted.
-            rows = (
-                (one.at, one.gpus)
-                for one in database.stored(self.machine.name)
-                if one.gpus and one.at and self.since < one.at <= self.times[-1]
-            )
-            for batch in _batches(rows):
-                self._send(hub, batch)
-
-    def _send(self, hub: ImportTarget, rows: list[Row]) -> dict[str, Any]:
-        of = {"id": self.machine.id, "name": self.machine.name, "interval": self.interval}
-        return _post(hub, PAST, of | {"rows": rows})
+    def run(self, hub: ImportTarget, *, apply: bool) -> str | None:
+        since = _post(hub, self.machine, only_ask=True).since
+        if since is None:
+            raise GpudeckError("this hub keeps no history.", "Set history.kind in its gpudeck.yaml.")
+        self.since = since
+        if self.times[-1] <= since:
+            return "they were taken before, or are older than the history keeps"
+        if apply:
+            interval = _find_interval(self.times)
+            with open_database(self.file, self.zone) as database:
+                # Rows that were stored since the plan was made are not counted in it.
+                stored = database.stored(self.machine.name)
+                rows = ((each.at, each.gpus) for each in stored if each.gpus and since < each.at <= self.times[-1])
+                for batch in _batches(rows):
+                    _post(hub, self.machine, interval=interval, rows=batch)
+        return None
 
     def _day(self, at: float) -> str:
         return datetime.fromtimestamp(at, self.zone).strftime("%Y-%m-%d %H:%M")
@@ -304,46 +288,39 @@ def _read_database(file: Path, here: ImportContext) -> ImportPlan:
                 continue
             times = _scan(database.stored(machine.name), machine.name, here.now, plan)
             if times:
-                plan.steps.append(PastStep(file, here.zone, machine, times, _find_interval(times)))
+                plan.steps.append(PastStep(file, here.zone, machine, times))
     return plan
 
 
 def _scan(stored: Iterator[Stored], table: str, now: float, plan: ImportPlan) -> Sequence[float]:
-    """The times of all rows that can be imported. Of the others some are listed one by one. A row without a GPU holds
-    nothing to import."""
-    times = array("d")
-    listed = unlisted = 0
-    for one in stored:
-        problem = one.problem or ("it lies in the future" if one.at is None or one.at > now + 60 else "")
+    """The times of all rows that can be imported. A row without a GPU holds nothing to import."""
+    times, problems = array("d"), 0
+    for each in stored:
+        problem = each.problem or ("it lies in the future" if each.at > now + 60 else "")
         if not problem:
-            times.extend([one.at] if one.gpus and one.at else [])
-        elif listed < _LISTED_A_TABLE:
-            listed += 1
-            plan.leave(f"{table}, row {one.row}", problem)
-        else:
-            unlisted += 1
-    if unlisted:
-        plan.leave(table, f"{unlisted:,} more rows cannot be taken")
+            times.extend([each.at] if each.gpus else [])
+            continue
+        problems += 1
+        if problems <= _LISTED_A_TABLE:
+            plan.leave(f"{table}, row {each.row}", problem)
+    if problems > _LISTED_A_TABLE:
+        plan.leave(table, f"{problems - _LISTED_A_TABLE:,} more rows cannot be taken")
     return times
 
 
 def _find_interval(times: Sequence[float]) -> float:
     gaps = [late - early for early, late in pairwise(times) if late != early]
-    usual = statistics.median(gaps) if gaps else _SHORTEST
-    return min(max(usual, _SHORTEST), _LONGEST)
+    return min(max(statistics.median(gaps or [_SHORTEST]), _SHORTEST), _LONGEST)
 
 
-def _post(hub: ImportTarget, path: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Waits where the hub is busy with what came before."""
-    for attempt in range(FLUSH_ATTEMPTS):
+def _post(hub: ImportTarget, machine: VestaMachine, **fields: Any) -> VestaImported:
+    """Repeats the request while the hub is busy with the rows before."""
+    for _ in range(FLUSH_ATTEMPTS):
         try:
-            return msgspec.json.decode(hub.client.post(path, body), type=dict[str, Any])
+            return msgspec.json.decode(hub.client.post(PATH, asdict(machine) | fields), type=VestaImported)
         except NotFound as error:
-            if "registered" in error.message:
-                raise
             raise GpudeckError("this hub takes nothing of vesta.", _ENABLE) from error
-        except Busy:
-            if attempt == FLUSH_ATTEMPTS - 1:
-                raise
+        except Busy as error:
+            busy = error
             time.sleep(_WAIT_SECONDS)
-    raise AssertionError("it is answered or raised above")
+    raise busy

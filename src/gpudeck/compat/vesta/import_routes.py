@@ -1,29 +1,25 @@
 """The hub's side of `gpudeck import vesta`: admins bring the hosts and the past of another server.
 
-    POST /api/v1/compat/vesta/hosts   {"hosts": [{"id", "name", "address"}]}
-    POST /api/v1/compat/vesta/past    {"id", "name", "interval", "rows": [[time, GPUs as posted]]}
+    POST /api/v1/compat/vesta/import   {"id", "name", "address", "interval", "rows": [[time, GPUs as posted]]}
 
 A sender that has registered anew has another id than the one under which its past was stored. It is known by its name.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from gpudeck.api.answers import RequestRefused
 from gpudeck.api.reports import read_body
 from gpudeck.auth.caller import Caller
 from gpudeck.compat.vesta import store
-from gpudeck.compat.vesta.states import describe_posts
-from gpudeck.compat.vesta.store import read_gpus
-from gpudeck.fleet.visibility import EVERYTHING
+from gpudeck.compat.vesta.states import describe_post
+from gpudeck.compat.vesta.store import Json, Moment, read_gpus
 from gpudeck.history.base import Store
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
-from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.clock import Clock
 from gpudeck.model.cpu_budget import parse_in_thread
 from gpudeck.model.errors import ReportRefused, Temporary
@@ -31,94 +27,71 @@ from gpudeck.model.gpu_state import AvailabilitySettings, judge
 from gpudeck.model.report import GpuReading, Process
 from gpudeck.server.asgi import Receive, Scope, Send, read_headers, send_error, send_json
 
-log = logging.getLogger(__name__)
-
-HOSTS: Final = "/api/v1/compat/vesta/hosts"
-PAST: Final = "/api/v1/compat/vesta/past"
+PATH: Final = "/api/v1/compat/vesta/import"
 _NO_HOST_VALUES: Final = (None,) * len(HOST_NAMES)
 _SETTINGS: Final = AvailabilitySettings()
 
 Identify = Callable[[Scope], Awaitable[Caller]]
-_Id = Annotated[str, Meta(pattern=r"^[0-9a-f]{1,32}$")]
-_Name = Annotated[str, Meta(min_length=1, max_length=store.LONGEST)]
-_Time = Annotated[float, Meta(ge=0, le=1e11)]
 
 
-class ImportedHost(Struct, frozen=True):
-    """A machine as the old server knew it."""
+class VestaImport(Struct, frozen=True):
+    """A machine as the old server knew it, and rows of its past, the oldest first; `interval` is how far apart they
+    are, in seconds. With `only_ask` nothing is changed."""
 
-    id: _Id
-    name: _Name
+    id: Annotated[str, Meta(pattern=r"^[0-9a-f]{1,32}$")]
+    name: Annotated[str, Meta(min_length=1, max_length=store.LONGEST)]
     address: Annotated[str, Meta(max_length=64)] = ""
-
-
-class NewHosts(Struct, frozen=True):
-    """With `only_ask` nothing is changed."""
-
-    hosts: Annotated[list[ImportedHost], Meta(max_length=1000)]
+    interval: Annotated[float, Meta(ge=1, le=3600)] = 60.0
+    rows: Annotated[list[tuple[Annotated[float, Meta(ge=0, le=1e11)], dict[str, Any]]], Meta(max_length=1000)] = field(
+        default_factory=list
+    )
     only_ask: bool = False
 
 
-class PastRows(Struct, frozen=True):
-    """`rows` are of the host that is registered with that id, or anew under that name, the oldest first; `interval` is
-    how far apart they are, in seconds. Without any row it is a question."""
+class VestaImported(Struct, frozen=True):
+    """Whether the host is new here, and how many of the rows were. Rows up to `since` are not taken: they were before,
+    or the history does not keep rows of that age. `since` is null without a history."""
 
-    id: _Id
-    interval: Annotated[float, Meta(ge=1, le=3600)]
-    rows: Annotated[list[tuple[_Time, dict[str, Any]]], Meta(max_length=1000)]
-    name: _Name | None = None
-
-
-class PastTaken(Struct, frozen=True):
-    """`taken` of the rows were new. Rows up to `since` are not taken: they were before, or the history does not keep
-    what is so old."""
-
+    is_new: bool
     taken: int
-    since: float
+    since: float | None
 
 
-class ImportStorage(Struct, frozen=True):
-    """Where the past goes. `has_room`: the history keeps up with what it is given. `settle` blocks until
-    that is on the disk and returns whether it is. What is older than `keeps` seconds it does not keep."""
+class VestaImportRoute:
+    """`has_room`: the history keeps up with what it is given. `settle` blocks until that is on the disk and returns
+    whether it is. The history keeps `keeps` seconds."""
 
-    history: Store | None
-    samples: store.Samples
-    has_room: Callable[[], bool]
-    settle: Callable[[], bool]
-    keeps: float
-
-
-Outcome = Literal["new", "there"]
-"""`there`: also where it is registered with another id."""
-
-
-class VestaImportRoutes:
     def __init__(
-        self, register: store.VestaRegister, storage: ImportStorage, *, identify: Identify, now: Clock
+        self,
+        register: store.VestaRegister,
+        samples: store.Samples,
+        history: Store | None,
+        *,
+        has_room: Callable[[], bool],
+        settle: Callable[[], bool],
+        keeps: float,
+        identify: Identify,
+        now: Clock,
     ) -> None:
         self._register = register
-        self._storage = storage
+        self._samples = samples
+        self._history = history
+        self._has_room = has_room
+        self._settle = settle
+        self._keeps = keeps
         self._identify = identify
         self._now = now
 
     def takes(self, path: str, query: bytes) -> bool:
-        return path in {HOSTS, PAST}
+        return path == PATH
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             body = await self._read(scope, receive)
-            if body is None:
-                return
-            answer: object
-            if scope["path"] == HOSTS:
-                wanted = msgspec.json.decode(body, type=NewHosts)
-                answer = {"outcomes": [await self._take_host(host, only_ask=wanted.only_ask) for host in wanted.hosts]}
-            else:
-                answer = await self._take_past(body)
-            await send_json(send, 200, msgspec.json.encode(answer))
-        except RequestRefused as refusal:
-            await send_error(send, refusal.status, refusal.code, refusal.message, refusal.hint)
-        except ReportRefused as refusal:
+            if body is not None:
+                result = await self._import(msgspec.json.decode(body, type=VestaImport))
+                await send_json(send, 200, msgspec.json.encode(result))
+        except (RequestRefused, ReportRefused) as refusal:
             close = (b"connection", b"close")
             await send_error(send, refusal.status, refusal.code, refusal.message, refusal.hint, close)
         except (msgspec.DecodeError, RecursionError) as error:
@@ -138,67 +111,56 @@ class VestaImportRoutes:
         (length,) = read_headers(scope, b"content-length")
         return await read_body(receive, length)
 
-    async def _take_host(self, host: ImportedHost, *, only_ask: bool) -> Outcome:
-        if self._register.named(host.name) or await self._register.find(host.id):
-            return "there"
-        if not only_ask and await self._register.put(host.id, host.name, host.address) is None:
-            return "there"
-        return "new"
-
-    async def _take_past(self, body: bytes) -> PastTaken:
-        history, samples = self._storage.history, self._storage.samples
+    async def _import(self, wanted: VestaImport) -> VestaImported:
+        host = self._register.named(wanted.name) or await self._register.find(wanted.id)
+        is_new, history = host is None, self._history
+        if host is None and not wanted.only_ask:
+            host = await self._register.put(wanted.id, wanted.name, wanted.address)
         if history is None:
-            raise RequestRefused(
-                409, "no_history", "this hub keeps no history", "Set history.kind in its gpudeck.yaml."
-            )
-        wanted = msgspec.json.decode(body, type=PastRows)
-        since = max(await samples.imported_until(wanted.id) or 0.0, self._now() - self._storage.keeps)
-        if not wanted.rows:
-            # Also of one that is not registered: a dry run asks before the hosts are there.
-            return PastTaken(0, since)
-        host = self._register.get(wanted.id) or self._register.named(wanted.name or "")
-        if host is None:
-            raise RequestRefused(404, "unknown_host", "no host is registered with that id", "Import the hosts first.")
-        if history.problem is not None or not self._storage.has_room():
-            raise _busy(history)
+            return VestaImported(is_new, 0, None)
+        since = max(await self._samples.imported_until(wanted.id) or 0.0, self._now() - self._keeps)
         rows = [row for row in wanted.rows if row[0] > since]
-        if rows:
-            name, until = store.fleet_name(host.name, host.id), max(at for at, _ in rows)
-            await samples.add(host.id, await parse_in_thread(describe_posts, rows, name, EVERYTHING))
-            host.last_at = max(host.last_at or 0.0, until)
-            history.take([make_sample(name, at, wanted.interval, gpus) for at, gpus in rows])
-            # It counts as taken when it is on the disk: what a full one has dropped is sent again.
-            if not await asyncio.to_thread(self._storage.settle) or history.problem is not None:
-                raise _busy(history)
-            await samples.note_imported(wanted.id, until)
-        return PastTaken(len(rows), since)
+        if wanted.only_ask or not rows or host is None:
+            return VestaImported(is_new, 0, since)
+        if history.problem is not None or not self._has_room():
+            raise _busy(history)
+        name, until = store.fleet_name(host.name, host.id), max(at for at, _ in rows)
+        await self._samples.add(host.id, await parse_in_thread(_describe_rows, rows, name))
+        host.last_at = max(host.last_at or 0.0, until)
+        history.take([make_sample(name, at, wanted.interval, gpus) for at, gpus in rows])
+        # It counts as taken when it is on the disk: what a full one has dropped is sent again.
+        if not await asyncio.to_thread(self._settle) or history.problem is not None:
+            raise _busy(history)
+        await self._samples.note_imported(wanted.id, until)
+        return VestaImported(is_new, len(rows), since)
 
 
 def _busy(history: Store) -> Temporary:
     return Temporary(history.problem or "the history is busy with what it was given.")
 
 
-def make_sample(host: str, at: float, interval: float, posted: dict[str, Any]) -> HostSample:
-    """What was stored of a host as the history keeps it. Raises ReportRefused."""
+def _describe_rows(rows: list[Moment], host: str) -> list[Moment]:
+    return [(at, describe_post(read_gpus(gpus, host))) for at, gpus in rows]
+
+
+def make_sample(host: str, at: float, interval: float, posted: Json) -> HostSample:
+    """A stored row of a host as the history keeps it. Raises ReportRefused."""
     gpus = read_gpus(posted, host).report.gpus or ()
     return HostSample(host, host, at, interval, _NO_HOST_VALUES, tuple(map(_sample_gpu, gpus)))
 
 
 def _sample_gpu(gpu: GpuReading) -> GpuSample:
-    values = {
-        name: value for name, value in gpu.metrics.items() if GPU_METRICS[name].low <= value <= GPU_METRICS[name].high
-    }
     state, _ = judge(
         processes=None if gpu.processes is None else len(gpu.processes),
-        memory_used_bytes=values.get("memory_used_bytes"),
-        utilization_percent=values.get("utilization_percent"),
+        memory_used_bytes=gpu.metrics.get("memory_used_bytes"),
+        utilization_percent=gpu.metrics.get("utilization_percent"),
         idle_seconds=0.0,
         reserved=False,
         settings=_SETTINGS,
     )
     processes = None if gpu.processes is None else tuple(map(_sample_process, gpu.processes))
-    kept = tuple(values.get(name) for name in GPU_NAMES)
-    return GpuSample(gpu.uuid, str(gpu.index), gpu.name, STATE_NUMBERS[state], kept, processes)
+    values = tuple(gpu.metrics.get(name) for name in GPU_NAMES)
+    return GpuSample(gpu.uuid, str(gpu.index), gpu.name, STATE_NUMBERS[state], values, processes)
 
 
 def _sample_process(process: Process) -> ProcessSample:

@@ -2,7 +2,6 @@
 senders post all the time. Whatever goes wrong is answered with 200 and a status code in the body: on a 404 senders
 register again."""
 
-import asyncio
 import hmac
 import html
 import json
@@ -26,9 +25,9 @@ from gpudeck.compat.vesta.states import (
     VestaHost,
     VestaStates,
     describe_post,
-    describe_posts,
     draw_boxes,
     draw_table,
+    hide_commands,
 )
 from gpudeck.compat.vesta.store import (
     MOST,
@@ -41,7 +40,7 @@ from gpudeck.compat.vesta.store import (
     read_post,
 )
 from gpudeck.fleet.hub import Hub
-from gpudeck.fleet.visibility import EVERYTHING, Visibility
+from gpudeck.fleet.visibility import Visibility
 from gpudeck.model.clock import Clock
 from gpudeck.model.cpu_budget import LoopBudget, parse_in_thread
 from gpudeck.model.errors import ReportRefused, Temporary
@@ -269,31 +268,30 @@ class VestaRoutes:
         return VestaReply(json.dumps({one.name: await self._describe(one, visibility, count)}).encode())
 
     async def _describe_all(self, visibility: Visibility, count: int) -> bytes:
-        if count == 1:
-            return self._states.encoded(self._now(), visibility)
         hosts = self._states.hosts(self._now())
         # A sample of a host is about a kilobyte: of many hosts a few are sent, so that the answer is bounded.
         count = min(count, max(1, _MAX_SAMPLES // max(1, len(hosts))))
-        parts, budget = {}, LoopBudget()
-        for one in hosts:
+        parts, budget = list[str](), LoopBudget()
+        for host in hosts:
+            is_short = host.is_down or count == 1
             described = (
-                self._states.summarize(one, visibility) if one.is_down else await self._describe(one, visibility, count)
+                self._states.summarize(host, visibility) if is_short else await self._describe(host, visibility, count)
             )
-            parts[json.dumps(one.name)] = json.dumps(described)
+            parts.append(f"{json.dumps(host.name)}: {json.dumps(described)}")
             await budget.checkpoint()
-        return f"{{{', '.join(f'{name}: {text}' for name, text in parts.items())}}}".encode()
+        return f"{{{', '.join(parts)}}}".encode()
 
-    async def _describe(self, one: VestaHost, visibility: Visibility, count: int) -> Json:
+    async def _describe(self, host: VestaHost, visibility: Visibility, count: int) -> Json:
         """Its newest state is the last. Before it stands what was posted or imported, each at its own time."""
-        wanted, registered, past = min(count, MOST) - one.has_reported, one.registered, list[Moment]()
+        wanted, registered, past = min(count, MOST) - host.has_reported, host.registered, list[Moment]()
         if wanted > 0 and registered is not None:
-            newest = float("inf") if one.state is None or not one.has_reported else one.state.observed_at
-            if registered.posted_at is not None and one.is_of_vesta:
+            newest = float("inf") if host.state is None or not host.has_reported else host.state.observed_at
+            if registered.posted_at is not None and host.is_of_vesta:
                 newest = registered.posted_at
             past = await self._samples.newest(registered.id, newest, wanted)
         if visibility.commands != "all":
-            past = await asyncio.to_thread(describe_posts, past, one.name, visibility)
-        return self._states.describe(one, visibility, [self._states.entry(gpus, at) for at, gpus in past])
+            past = [(at, hide_commands(gpus, visibility)) for at, gpus in past]
+        return self._states.describe(host, visibility, past)
 
     def _warn(self, about: str, sentence: str) -> None:
         """At most once a minute for each: wrong requests are repeated. Queries are not logged: they hold tokens."""
@@ -309,7 +307,7 @@ class VestaRoutes:
 def _read_post(body: bytes, host: str) -> tuple[VestaPost, Json]:
     """Also in the words in which it is kept. Raises ReportRefused."""
     post = read_post(body, host)
-    return post, describe_post(post, EVERYTHING)
+    return post, describe_post(post)
 
 
 def _send_text(text: str) -> VestaReply:
