@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from alerts.watched import NOW, Watched
 from fakes.reports import GIB, make_busy_gpu, make_gpu, make_process
-from gpudeck.alerts.rule import HUB, FleetContext, LateReservation
+from gpudeck.alerts.rule import HUB, FleetContext
 from gpudeck.alerts.rules.registry import RULES, RULES_BY_NAME
 from gpudeck.alerts.settings import DEFAULTS, AlertSettings, Override, RuleChange
 from gpudeck.model.history import Backlog, judge_backlog, judge_damage, judge_problem
 from gpudeck.model.report import Disk, GpuEvent, GpuReading, Report
 from gpudeck.model.reservation import GpuReservation, ReservationMark
+from reservations.fleet import make_reservation
 
 BOARDS = [name for name, rule in RULES_BY_NAME.items() if rule.scope == "gpu"]
 HOSTS = [name for name, rule in RULES_BY_NAME.items() if rule.scope == "host"]
@@ -328,10 +329,10 @@ def test_overrun_concerns_whoever_stays() -> None:
 
 
 def test_reservation_that_nobody_uses_concerns_its_owner() -> None:
-    late = LateReservation(id=7, user="ada", gpus="gpu01:0", host="gpu01", deadline=NOW + 600)
-    context = FleetContext(now=NOW, late_reservations=(late,))
+    late = make_reservation("A0")
+    context = FleetContext(now=NOW, late_reservations=[(late, NOW + 600)])
     (found,) = RULES_BY_NAME["reservation_no_show"].find(HUB, (), DEFAULTS["reservation_no_show"], context)
-    assert found.title == "Nobody uses ada's reservation of gpu01:0: it is released in 10m"
+    assert found.title == "Nobody uses ada's reservation of GPU 0 of gpu01: it is released in 10m"
     assert (found.accounts, found.is_personal, found.part) == (("ada",), True, "7")
 
 

@@ -8,6 +8,7 @@ from fakes.clock import FakeClock
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
 from gpudeck.model.gpu_request import GpuRequest
+from gpudeck.model.reservation import Reservation, ReservedGpu
 from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.requests import ObservedGpu, Occupant, Requester, ReservationDraft, ReservationRequest
 from gpudeck.reservations.settings import ReservationSettings
@@ -73,3 +74,22 @@ def _any(**wish: Any) -> ReservationRequest:
 
 def run(work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
+
+
+def make_reservation(*uuids: str, **others: Any) -> Reservation:
+    defaults = {
+        "id": 7,
+        "kind": "reservation",
+        "user": "ada",
+        "start": NOW,
+        "end": NOW + 8 * HOUR,
+        "note": "",
+        "version": 1,
+        "created_at": NOW,
+        "created_by": "ada",
+        "changed_at": NOW,
+        "used_at": None,
+        "released_at": None,
+        "release_reason": None,
+    }
+    return Reservation(gpus=[ReservedGpu(uuid, "gpu01", uuid[1:]) for uuid in uuids or ("A0",)], **(defaults | others))

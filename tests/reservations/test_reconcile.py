@@ -5,32 +5,13 @@ from typing import Any
 
 import pytest
 
-from gpudeck.model.reservation import Reservation, ReservedGpu
+from gpudeck.model.reservation import Reservation
 from gpudeck.reservations.requests import ObservedGpu, Occupant
 from gpudeck.reservations.service import Reconciler, ReconcileResult
 from gpudeck.reservations.settings import ReservationSettings
-from reservations.fleet import HOUR, NOW, make_fleet, make_gpu
+from reservations.fleet import HOUR, NOW, make_fleet, make_gpu, make_reservation
 
 LOGINS: dict[str, frozenset[str] | None] = {"ada": frozenset({"ada", "lovelace"}), "local admin": None}
-
-
-def make_reservation(*uuids: str, **others: Any) -> Reservation:
-    defaults = {
-        "id": 7,
-        "kind": "reservation",
-        "user": "ada",
-        "start": NOW,
-        "end": NOW + 8 * HOUR,
-        "note": "",
-        "version": 1,
-        "created_at": NOW,
-        "created_by": "ada",
-        "changed_at": NOW,
-        "used_at": None,
-        "released_at": None,
-        "release_reason": None,
-    }
-    return Reservation(gpus=[ReservedGpu(uuid, "gpu01", uuid[1:]) for uuid in uuids or ("A0",)], **(defaults | others))
 
 
 class Watch:

@@ -357,10 +357,9 @@ class AlertEngine(AlertStateMachine):
         context = self._context
         for rule in rules:
             own = limits[rule.name]
-            found = rule.find(host, gpus, own, context) if own.is_on else ()
+            found = [(finding, own) for finding in rule.find(host, gpus, own, context)] if own.is_on else []
             if found or (active and rule.name in active):
-                subjects = active.get(rule.name) if active else None
-                self._settle(rule, host, [(one, own) for one in found], subjects, own)
+                self._settle(rule, host, found, active.get(rule.name) if active else None, own)
 
     def _settle(
         self,
@@ -448,7 +447,7 @@ def _why_unknown(rule: Rule, host: HostSnapshot, record: AlertRecord) -> str | N
     if rule.scope == "gpu":
         board = host.boards.get(record.gpu)
         if board is None:
-            return "the host does not tell of this GPU"
+            return "the host does not report this GPU"
         if board.missing is not None and not rule.reads_missing:
             return board.missing
         view = board.view()

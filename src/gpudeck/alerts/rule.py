@@ -1,6 +1,6 @@
 """The types of rules: a rule, its findings, and the fleet and its recent past as rules see them. Pure."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
@@ -14,6 +14,7 @@ from gpudeck.fleet.table import FleetTable
 from gpudeck.model.event import Severity
 from gpudeck.model.gpu_state import HealthSettings
 from gpudeck.model.history import HistoryTrouble
+from gpudeck.model.reservation import Reservation
 from gpudeck.model.view import Gpu, Host, HostStatus
 
 
@@ -75,20 +76,11 @@ class Selection(NamedTuple):
     is_anew: bool
 
 
-class LateReservation(Struct, frozen=True):
-    """A reservation that has begun and is not used; `deadline` is when it is released."""
-
-    id: int
-    user: str
-    gpus: str
-    host: str | None
-    deadline: float
-
-
 class FleetContext(Struct, frozen=True, kw_only=True):
     """The state of the fleet as a whole. `power_limits` is the usual limit of each GPU model in watts,
     `usual_clocks` the usual clock of those under load in MHz; `growth` are the counters that grew (see `trends`).
 
+    `late_reservations` have begun and are not used, with the time at which they are released.
     `free` and `known` are how many GPUs are free, and of how many it is known what they do. `drained` are the ids of
     hosts and the UUIDs of GPUs that are in maintenance: no alert begins there, and none is sent.
     """
@@ -99,7 +91,7 @@ class FleetContext(Struct, frozen=True, kw_only=True):
     power_limits: Mapping[str, float] = field(default_factory=dict)
     usual_clocks: Mapping[str, float] = field(default_factory=dict)
     growth: Growths = field(default_factory=dict)
-    late_reservations: tuple[LateReservation, ...] = ()
+    late_reservations: Sequence[tuple[Reservation, float]] = ()
     history: HistoryTrouble | None = None
     free: int = 0
     known: int = 0
@@ -133,9 +125,8 @@ class RuleFinding(Struct, frozen=True, kw_only=True):
     is_personal: bool = False
 
 
-Find = Callable[[HostSnapshot, Sequence[Gpu], Limits, FleetContext], Sequence[RuleFinding]]
-"""All that is so on a host, of these of its GPUs. Called once a second for each host that was preselected: what is fine
-is not mentioned."""
+Find = Callable[[HostSnapshot, Sequence[Gpu], Limits, FleetContext], Iterable[RuleFinding]]
+"""The findings on a host and on these of its GPUs. Called once a second for each host that was preselected."""
 
 
 Preselect = Callable[[FleetTable, Limits, FleetContext], Flags]
@@ -185,6 +176,11 @@ class Rule(Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
+def rule(scope: Literal["host", "gpu", "hub"], **fields: Any) -> Callable[[Find], Rule]:
+    """Decorates the `find` of a rule, which gives the rule its name; `fields` are the other fields of a Rule."""
+    return lambda find: Rule(name=find.__name__, scope=scope, find=find, **fields)
+
+
 def find_at(gpu: Gpu, title: str, **others: Any) -> RuleFinding:
-    """Something is so of that GPU; `others` are the rest of a finding."""
+    """A finding about one GPU; `others` are further fields of a RuleFinding."""
     return RuleFinding(title=title, gpu=gpu.uuid, label=gpu.label, model=gpu.name, **others)

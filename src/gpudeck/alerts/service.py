@@ -15,7 +15,7 @@ from gpudeck.alerts.engine import AlertEngine
 from gpudeck.alerts.grouping import OutgoingMessage
 from gpudeck.alerts.notifiers.rendering import DEMO_PREFIX, Message
 from gpudeck.alerts.record import AlertRecord, describe
-from gpudeck.alerts.rule import FleetContext, GoneGpu, LateReservation
+from gpudeck.alerts.rule import FleetContext, GoneGpu
 from gpudeck.alerts.rules.registry import RULES
 from gpudeck.alerts.selection import HostSelector
 from gpudeck.alerts.settings import DEFAULTS, AlertSettings
@@ -37,7 +37,6 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.event import SEVERITIES, Event, make_event
 from gpudeck.model.history import HistoryTrouble
 from gpudeck.model.reservation import Reservation
-from gpudeck.reservations.requests import name_gpus
 
 log = logging.getLogger(__name__)
 
@@ -439,16 +438,7 @@ class AlertService(Service):
             power_limits=self._power_limits,
             usual_clocks=self._trends.usual_clocks,
             growth=self._trends.growth,
-            late_reservations=tuple(
-                LateReservation(
-                    id=one.id,
-                    user=one.user,
-                    gpus=name_gpus(one.gpus),
-                    host=one.gpus[0].host if len({gpu.host for gpu in one.gpus}) == 1 else None,
-                    deadline=deadline,
-                )
-                for one, deadline in self._late_reservations()
-            ),
+            late_reservations=self._late_reservations(),
             history=self._history(),
             free=totals.free,
             known=totals.gpus - totals.unknown,

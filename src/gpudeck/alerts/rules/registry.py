@@ -1,17 +1,9 @@
-"""All rules, in the order in which they are listed."""
+"""All rules, in the order in which their modules define them."""
 
 from gpudeck.alerts.rule import Rule
-from gpudeck.alerts.rules.gpus import EARLY_RULES, FAULT_RULES, GPU_RULES, USE_RULES
-from gpudeck.alerts.rules.hosts import HOST_RULES
-from gpudeck.alerts.rules.hub import HUB_RULES, RESERVATION_RULES
+from gpudeck.alerts.rules import gpus, hosts, hub
 
-RULES: tuple[Rule, ...] = (
-    *HOST_RULES,
-    *GPU_RULES,
-    *EARLY_RULES,
-    *FAULT_RULES,
-    *USE_RULES,
-    *RESERVATION_RULES,
-    *HUB_RULES,
+RULES: tuple[Rule, ...] = tuple(
+    value for module in (hosts, gpus, hub) for value in vars(module).values() if isinstance(value, Rule)
 )
 RULES_BY_NAME: dict[str, Rule] = {rule.name: rule for rule in RULES}
