@@ -12,8 +12,15 @@ import numpy as np
 from msgspec import Struct
 
 from gpudeck.alerts.engine import AlertEngine
-from gpudeck.alerts.expression import COLUMNS, HOST_PREFIX, Expression, Truth, parse_expression
-from gpudeck.alerts.rule_text import default_text, fill_text
+from gpudeck.alerts.expression import (
+    COLUMNS,
+    HOST_PREFIX,
+    Expression,
+    Truth,
+    default_text,
+    fill_text,
+    parse_expression,
+)
 from gpudeck.alerts.settings import Limits, RuleChange, own_limits
 from gpudeck.fleet.columns import NAN, Flags, Floats
 from gpudeck.history.base import STATE_METRICS, SeriesQuery, Store
@@ -112,7 +119,7 @@ def try_on_host(
     series = [one for answer in answers.values() for one in answer.series]
     gpus = {"": Series([])} if expression.is_of_host else {one.gpu: one for one in series if one.gpu is not None}
     firings, known = list[PastFiring](), 0.0
-    text = rule.text or default_text(expression.columns, is_of_host=expression.is_of_host)
+    text = rule.text or default_text(expression)
     for uuid, gpu in gpus.items():
         columns = {
             name: _align(one, start, step, count)

@@ -1,9 +1,11 @@
-"""The conditions of an operator's own alert rules: `utilization_percent < 5 and memory_used_bytes > 10GiB for 2h`.
+"""The conditions of an operator's own alert rules, and the texts of their alerts.
+
+`utilization_percent < 5 and memory_used_bytes > 10GiB for 2h`, `GPU {gpu} of {host} holds {memory_used_bytes}`
 
     text → tokens → `parse_expression` → Expression, which is evaluated over columns, one GPU, or a past
 
 The grammar: `or`, `and`, `not`, comparisons (< <= > >= == !=, `like` for text), + - * /, numbers with units, columns of
-the catalog, and those of the host as `host.cpu_percent`. Nothing else can be said, so that an expression can do no
+the catalog, and those of the host as `host.cpu_percent`. There is nothing else, so that an expression can do no
 harm. Pure, and without numpy: an agent checks the configuration too.
 
 A result is a pair: what is certainly true, and what is certainly false. Where it is neither, it is unknown.
@@ -14,12 +16,12 @@ from collections.abc import Callable, Iterator
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from math import isfinite
-from operator import add, ge, gt, le, lt, mul, sub
+from operator import add, eq, ge, gt, le, lt, mul, sub
 from typing import Any, Final, NamedTuple, Protocol
 
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
 from gpudeck.model.gpu_state import AVAILABILITIES
-from gpudeck.model.text import clean, parse_bytes, parse_memory, propose
+from gpudeck.model.text import clean, parse_bytes, parse_memory, propose, show_amount, show_span
 from gpudeck.model.times import parse_duration
 
 HOST_PREFIX: Final = "host."
@@ -61,8 +63,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _KEYWORDS: Final = frozenset(("and", "or", "not", "like", "for"))
-_COMPARED = {"<": (lt, ge), "<=": (le, gt), ">": (gt, le), ">=": (ge, lt)}
-_COMPARISONS = frozenset((*_COMPARED, "==", "!="))
+_COMPARISONS: Final = frozenset(("<", "<=", ">", ">=", "==", "!="))
 _COMPUTED: Final = {"+": add, "-": sub, "*": mul}
 
 Truth = tuple[Any, Any]
@@ -102,7 +103,7 @@ class _Token(NamedTuple):
 
 class _Node(NamedTuple):
     """`kind` is number, text or condition. `unit` is that of a number, "" for one without. `column` is the name of one
-    that is nothing but a column. `is_finite`: it is unknown or finite, as it was not computed."""
+    that is nothing but a column."""
 
     kind: str
     evaluate: Callable[[Values], Any]
@@ -110,7 +111,6 @@ class _Node(NamedTuple):
     end: int
     unit: str = ""
     column: str = ""
-    is_finite: bool = True
 
 
 class Expression(NamedTuple):
@@ -125,10 +125,6 @@ class Expression(NamedTuple):
     def is_of_host(self) -> bool:
         """Whether it says nothing of GPUs."""
         return all(column.startswith(HOST_PREFIX) for column in self.columns)
-
-    def is_unknown(self, values: Values) -> bool:
-        """Of one GPU or host."""
-        return not any(self.evaluate(values))
 
 
 @lru_cache(1024)
@@ -257,8 +253,7 @@ class _Parser:
         self._check_memory(left, right)
         if (more := self._token).kind == "sign" and more.text in _COMPARISONS:
             raise self._error("two comparisons in a row; join them with and", more.start, more.end)
-        compare = _compare if left.is_finite and right.is_finite else _compare_computed
-        return _Node("condition", compare(sign, left.evaluate, right.evaluate), left.start, right.end)
+        return _Node("condition", _compare(sign, left.evaluate, right.evaluate), left.start, right.end)
 
     def _compare_text(self, left: _Node, sign: str, token: _Token) -> _Node:
         if left.kind != "text":
@@ -307,9 +302,11 @@ class _Parser:
         first, second, compute = left.evaluate, right.evaluate, _COMPUTED.get(sign, _divide)
 
         def evaluate(values: Values) -> Any:
-            return compute(first(values), second(values))
+            result = compute(first(values), second(values))
+            # NaN if it is infinite, as after a division by 0.
+            return result + (result - result)
 
-        return _Node("number", evaluate, left.start, right.end, unit, is_finite=False)
+        return _Node("number", evaluate, left.start, right.end, unit)
 
     def _read_factor(self) -> _Node:
         token = self._token
@@ -403,38 +400,27 @@ def _read_unit(number: str, unit: str) -> tuple[str, float]:
     return "bytes", float(parse_memory(f"{number}{unit}"))
 
 
+def _differs(first: Any, second: Any) -> Any:
+    return (first < second) | (first > second)
+
+
+_COMPARED: Final[dict[str, tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]]] = {
+    "<": (lt, ge),
+    "<=": (le, gt),
+    ">": (gt, le),
+    ">=": (ge, lt),
+    "==": (eq, _differs),
+    "!=": (_differs, eq),
+}
+"""Each comparison and its opposite. With NaN both are false."""
+
+
 def _compare(sign: str, left: Callable[[Values], Any], right: Callable[[Values], Any]) -> Callable[[Values], Truth]:
-    """A comparison with NaN is false, and so is its opposite."""
-    if sign in _COMPARED:
-        is_true, is_false = _COMPARED[sign]
-
-        def compare(values: Values) -> Truth:
-            first, second = left(values), right(values)
-            return is_true(first, second), is_false(first, second)
-    else:
-
-        def compare(values: Values) -> Truth:
-            first, second = left(values), right(values)
-            is_same, is_other = first == second, (first < second) | (first > second)
-            return (is_same, is_other) if sign == "==" else (is_other, is_same)
-
-    return compare
-
-
-def _compare_computed(
-    sign: str, left: Callable[[Values], Any], right: Callable[[Values], Any]
-) -> Callable[[Values], Truth]:
-    """Of an infinite number, which a division by 0 has made, neither is certain either."""
+    is_true, is_false = _COMPARED[sign]
 
     def compare(values: Values) -> Truth:
-        difference = left(values) - right(values)
-        # Only of a finite number this is 0.
-        is_known = difference - difference == 0.0
-        if sign in _COMPARED:
-            is_true, is_false = _COMPARED[sign]
-            return is_true(difference, 0.0) & is_known, is_false(difference, 0.0) & is_known
-        is_same, is_other = (difference == 0.0) & is_known, (difference != 0.0) & is_known
-        return (is_same, is_other) if sign == "==" else (is_other, is_same)
+        first, second = left(values), right(values)
+        return is_true(first, second), is_false(first, second)
 
     return compare
 
@@ -444,3 +430,59 @@ def _divide(left: Any, right: Any) -> Any:
         return left / right
     except ZeroDivisionError:
         return float("nan")
+
+
+PLACES: Final = ("host", "gpu", "model", "users")
+"""Fields of a text that are no columns. `gpu` is the index."""
+_FIELD: Final = re.compile(r"\{([^{}]*)\}")
+_SIGNS: Final = {
+    "percent": " %",
+    "celsius": " °C",
+    "watts": " W",
+    "megahertz": " MHz",
+    "joules": " J",
+    **dict.fromkeys(("count", "load", "state"), ""),
+}
+"""Other units are written out."""
+
+
+def check_text(text: str, expression: Expression) -> None:
+    """Raises ValueError, which names `text`."""
+    known = [*COLUMNS, *PLACES] if not expression.is_of_host else [*(one for one in COLUMNS if "." in one), "host"]
+    for name in _FIELD.findall(text):
+        if name not in known:
+            hint = propose(name, known)
+            hint = hint if hint.endswith("?") else f"fields are columns and {', '.join(PLACES)}"
+            raise ValueError(f"text has no field {name}; {hint}")
+    if re.search(r"[{}]", _FIELD.sub("", text)):
+        raise ValueError("text has a brace without its partner; write fields as {host}")
+
+
+def fill_text(text: str, find: Callable[[str], str | float | None]) -> str:
+    """`find` returns the value of a field."""
+    return _FIELD.sub(lambda found: _show(found[1], find(found[1])), text)
+
+
+def default_text(expression: Expression) -> str:
+    """The place and the compared columns: `GPU 3 of gpu-01: utilization 2 %, memory used 31 GiB`."""
+    place = "{host}" if expression.is_of_host else "GPU {gpu} of {host}"
+    return f"{place}: {', '.join(f'{_name(column)} {{{column}}}' for column in expression.columns)}"
+
+
+def _name(column: str) -> str:
+    label = COLUMNS[column].label if column in COLUMNS else column
+    return label if label[:2].isupper() else label[:1].lower() + label[1:]
+
+
+def _show(field: str, value: str | float | None) -> str:
+    if value is None or isinstance(value, str):
+        return value or "unknown"
+    unit = COLUMNS[field].unit if field in COLUMNS else ""
+    writers: dict[str, Callable[[float], str]] = {
+        "bytes": lambda amount: show_amount(int(amount)),
+        "bytes_per_second": lambda rate: f"{rate / 1e6:.0f} MB/s",
+        "seconds": show_span,
+        "flag": lambda flag: "yes" if flag else "no",
+        "": lambda number: f"{number:,g}",
+    }
+    return writers[unit](value) if unit in writers else f"{value:,.0f}{_SIGNS.get(unit, f' {unit}')}"

@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from gpudeck.alerts.expression import Expression, ExpressionError, parse_expression
-from gpudeck.alerts.rule_text import check_text
+from gpudeck.alerts.expression import Expression, ExpressionError, check_text, parse_expression
 from gpudeck.model.event import Severity
 from gpudeck.model.settings import Duration
 from gpudeck.model.text import propose

@@ -7,9 +7,8 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from gpudeck.alerts.expression import COLUMNS, HOST_PREFIX, Expression, Truth
+from gpudeck.alerts.expression import COLUMNS, HOST_PREFIX, Expression, Truth, default_text, fill_text
 from gpudeck.alerts.rule import Find, FleetContext, HostSnapshot, Rule, RuleFinding, find_at
-from gpudeck.alerts.rule_text import default_text, fill_text
 from gpudeck.alerts.settings import AlertSettings, Limits, RuleChange
 from gpudeck.fleet.columns import AVAILABILITY_WORDS, HEALTH_WORDS, Flags, Floats
 from gpudeck.fleet.table import FleetTable
@@ -116,7 +115,7 @@ def retired_rule(name: str) -> Rule:
 
 def _make(name: str, rule: RuleChange, expression: Expression, shared: _SharedValues) -> Rule:
     is_of_host, columns = expression.is_of_host, expression.columns
-    text = rule.text or default_text(columns, is_of_host=is_of_host)
+    text = rule.text or default_text(expression)
 
     def find(host: HostSnapshot, gpus: Sequence[Gpu], _: Limits, __: FleetContext) -> Sequence[RuleFinding]:
         found = []
@@ -136,7 +135,7 @@ def _make(name: str, rule: RuleChange, expression: Expression, shared: _SharedVa
     def why_unknown(host: HostSnapshot, gpu: str, _: str) -> str | None:
         board = host.boards.get(gpu)
         values = ViewValues(host.view, None if board is None else board.view())
-        if not expression.is_unknown(values):
+        if any(expression.evaluate(values)):
             return None
         return f"{', '.join(one for one in columns if values.field(one) in {None, _UNKNOWN})} cannot be read"
 
