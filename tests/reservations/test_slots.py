@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from gpudeck.model.reservation import ReservedGpu
 from gpudeck.reservations.conflicts import choose, find_slot, is_free
 from gpudeck.reservations.requests import peak
-from reservations.test_reconcile import make_reservation
+from reservations.fleet import make_reservation
 
 GPUS = [ReservedGpu(f"{host}{index}", host, str(index)) for host in "ab" for index in range(2)]
 

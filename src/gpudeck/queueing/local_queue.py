@@ -70,7 +70,7 @@ class LocalQueue:
         self._folder = folder
         self._read = read
         self._settings = settings or QueueSettings()
-        self._places = PositionFinder(None)
+        self._places = PositionFinder()
         self._ticket = Ticket(user, time.time(), wanted)
         self._number = 0
         self._file: Path | None = None

@@ -6,6 +6,7 @@ One event loop owns it, and changes are serialised: no request is served twice o
 import asyncio
 import contextlib
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from typing import Any, Final, Protocol
 
@@ -26,15 +27,11 @@ from gpudeck.model.clock import Clock
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.gpu_request import CandidateGpu, GpuRequest, Granted, QueuePosition, from_row, to_row
-from gpudeck.model.reservation import ReservedGpu
 from gpudeck.queueing.scheduler import (
-    Estimate,
-    Estimator,
     PositionFinder,
     Request,
-    RunLengths,
+    Schedule,
     ScheduledGrant,
-    count_run_lengths,
     grant_of,
     schedule,
 )
@@ -82,17 +79,11 @@ class QueueStore(FleetStore):
                 later = (table.c.id == number) & (table.c.last_seen_at < at)
                 await connection.execute(update(table).where(later).values(last_seen_at=at))
 
-    async def grant(self, number: int, granted: Granted) -> bool:
-        """False where it is gone, or another hub was first."""
+    async def write_grant(self, number: int, granted: Granted, *, is_first: bool) -> bool:
+        """False if the request is gone, or if `is_first` and another hub has granted it."""
         text = msgspec.json.encode(granted).decode()
-        is_waiting = (table.c.id == number) & table.c.granted.is_(None)
-        return (await self._database.execute(update(table).where(is_waiting).values(granted=text))).rowcount == 1
-
-    async def extend(self, number: int, granted: Granted) -> None:
-        """Granted requests stay for longer."""
-        text = msgspec.json.encode(granted).decode()
-        is_granted = (table.c.id == number) & table.c.granted.is_not(None)
-        await self._database.execute(update(table).where(is_granted).values(granted=text))
+        is_expected = (table.c.id == number) & (table.c.granted.is_(None) == is_first)
+        return (await self._database.execute(update(table).where(is_expected).values(granted=text))).rowcount == 1
 
     async def remove(self, number: int) -> None:
         await self._database.execute(delete(table).where(table.c.id == number))
@@ -129,7 +120,6 @@ class WaitQueue:
         claims: Claims,
         *,
         logins_of: LoginsOf = lambda one: (one.user,),
-        estimate: Estimate | None = None,
         find_outdated: FindOutdated = lambda _: frozenset(),
         is_loaded: bool = True,
         now: clock.Clock = clock.wall,
@@ -143,7 +133,7 @@ class WaitQueue:
         self._find_outdated = find_outdated
         self._now = now
         self._requests: dict[int, Request] = {}
-        self._places = PositionFinder(estimate)
+        self.positions = PositionFinder()
         self._noted: dict[int, float] = {}
         self._starting: dict[int, float] = {}
         self._refused: dict[str, float] = {}
@@ -156,7 +146,7 @@ class WaitQueue:
     @property
     def claimed(self) -> dict[str, int]:
         """The free GPUs that wait for a request, by UUID: its id."""
-        return self._places.claimed
+        return self.positions.claimed
 
     @property
     def is_empty(self) -> bool:
@@ -166,7 +156,7 @@ class WaitQueue:
     def list(self) -> list[QueuePosition]:
         """Those who were granted something first, then the line in its order."""
         in_order = sorted(self._requests.values(), key=lambda one: (one.granted is None, one.order))
-        return [self._places.show(one) for one in in_order]
+        return [self.positions.show(one) for one in in_order]
 
     def find(self, number: int) -> Request | None:
         return self._requests.get(number)
@@ -189,9 +179,9 @@ class WaitQueue:
             if known.user != user:
                 raise QueueFull("another user's request has that key.", "Choose another key.")
             self._requests[known.id] = heard = replace(known, last_seen_at=self._now())
-            self._places.arrange(self._requests.values())
+            self.positions.arrange(self._requests.values())
         self.wake.set()
-        return self._places.show(heard)
+        return self.positions.show(heard)
 
     async def ask(self, number: int, wait: float = 0.0, seen: str = "") -> QueuePosition | None:
         """The position of a request, and a sign of life of its client; None where there is no such request. It may take
@@ -201,7 +191,7 @@ class WaitQueue:
         deadline = loop.time() + min(wait, MAX_POLL, self.settings.forget / 2)
         while (one := self._requests.get(number)) is not None:
             self._requests[number] = one = replace(one, last_seen_at=self._now())
-            place = self._places.show(one)
+            place = self.positions.show(one)
             if one.granted is not None and place.version == seen:
                 self._starting[number] = self._now()
             left = deadline - loop.time()
@@ -221,7 +211,7 @@ class WaitQueue:
             if one is None:
                 return False
             await self._drop(one)
-            self._places.arrange(self._requests.values())
+            self.positions.arrange(self._requests.values())
         self.wake.set()
         return True
 
@@ -232,7 +222,7 @@ class WaitQueue:
             if self._store.is_shared:
                 await self._reload()
             if not self._requests:
-                self._places.settle((), None, gpus)
+                self.positions.settle((), Schedule([], {}, frozenset()), gpus)
                 return
             await self._note_seen()
             await self._remove_departed(gpus)
@@ -302,7 +292,7 @@ class WaitQueue:
             return
         if is_claimed:
             longer = replace(granted, until=until)
-            await self._store.extend(one.id, longer)
+            await self._store.write_grant(one.id, longer, is_first=False)
             self._requests[one.id] = replace(one, granted=longer)
 
     async def _drop(self, one: Request) -> None:
@@ -320,7 +310,7 @@ class WaitQueue:
         for grant in found.grants:
             if not self._find_outdated({gpu.uuid for gpu in grant.gpus}):
                 await self._give(grant)
-        self._places.settle(self._requests.values(), found, gpus, awaited)
+        self.positions.settle(self._requests.values(), found, gpus, awaited)
 
     async def _give(self, grant: ScheduledGrant) -> None:
         """Claim first: a hub that dies in between leaves a short claim behind, never two of the same GPU."""
@@ -335,7 +325,7 @@ class WaitQueue:
             self._refused |= {gpu.uuid: now + _REFUSED_SECONDS for gpu in grant.gpus}
             return
         granted = Granted([grant_of(gpu) for gpu in grant.gpus], now, now + self.settings.claim, claim)
-        if await self._store.grant(one.id, granted):
+        if await self._store.write_grant(one.id, granted, is_first=True):
             self._requests[one.id] = replace(one, granted=granted)
         else:
             await self._claims.end_claim(claim)
@@ -346,27 +336,10 @@ class WaitQueue:
 
 
 STEP_SECONDS: Final = 1.0
-STAYS_SECONDS: Final = 600.0
+_ESTIMATE_SECONDS: Final = 600.0
 _LOOK_BACK: Final = 7 * 86_400.0
 _RUNS: Final = 1000
-"""The newest so many programs say how long one stays."""
-
-
-class ReservationClaims:
-    """Claims as short reservations: they are visible at the GPUs."""
-
-    def __init__(self, reservations: ReservationCalendar) -> None:
-        self._reservations = reservations
-
-    async def claim(self, gpus: Sequence[CandidateGpu], user: str, seconds: float) -> int:
-        reserved = [ReservedGpu(gpu.uuid, gpu.host, gpu.label) for gpu in gpus]
-        return (await self._reservations.claim(reserved, user, seconds, "starting")).id
-
-    async def extend_claim(self, number: int, until: float) -> bool:
-        return await self._reservations.extend_claim(number, until) is not None
-
-    async def end_claim(self, number: int) -> None:
-        await self._reservations.end_claim(number)
+"""How many of the newest runs count."""
 
 
 class QueueService(Service):
@@ -392,15 +365,12 @@ class QueueService(Service):
         self._users = users
         self._history = history
         self._now = now
-        self._estimator = Estimator()
         self._tasks: list[asyncio.Task[None]] = []
-        store = QueueStore(database, fleet)
         self.queue = WaitQueue(
-            store,
+            QueueStore(database, fleet),
             settings,
-            ReservationClaims(reservations),
+            reservations,
             logins_of=self._logins_of,
-            estimate=self._estimator,
             find_outdated=find_outdated,
             is_loaded=False,
             now=now,
@@ -450,21 +420,21 @@ class QueueService(Service):
         asked_at = float("-inf")
         while True:
             await asyncio.sleep(STEP_SECONDS)
-            if self.queue.is_empty or self._now() - asked_at < STAYS_SECONDS:
+            if self.queue.is_empty or self._now() - asked_at < _ESTIMATE_SECONDS:
                 continue
             asked_at = self._now()
             try:
-                self._estimator.learn(await asyncio.to_thread(_query_run_lengths, history, asked_at))
+                self.queue.positions.run_lengths = await asyncio.to_thread(_query_run_lengths, history, asked_at)
             except (HistoryRefused, Temporary) as error:
                 log.debug("cannot estimate how long programs stay: %s", error)
             except Exception:
                 log.exception("cannot estimate how long programs stay")
 
 
-def _query_run_lengths(store: Store, now: float) -> dict[str, RunLengths]:
-    runs = store.runs(RunsQuery(start=now - _LOOK_BACK, end=now, limit=_RUNS)).runs
-    return count_run_lengths(
-        (run.gpus, run.ended_at - (run.seen_at if run.started_at is None else run.started_at))
-        for run in runs
-        if run.ended_at is not None
-    )
+def _query_run_lengths(store: Store, now: float) -> dict[str, list[float]]:
+    lengths: dict[str, list[float]] = defaultdict(list)
+    for run in store.runs(RunsQuery(start=now - _LOOK_BACK, end=now, limit=_RUNS)).runs:
+        if run.ended_at is not None:
+            for uuid in run.gpus:
+                lengths[uuid].append(run.ended_at - (run.seen_at if run.started_at is None else run.started_at))
+    return lengths

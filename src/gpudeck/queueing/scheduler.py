@@ -1,5 +1,4 @@
-"""A request in the queue; which request gets which GPUs now, the position of the others, and an estimate of their wait.
-Pure.
+"""Decides which request of the queue gets which GPUs, the position of the others, and an estimate of their wait. Pure.
 
 First come, first served among the requests that can be met: a request for one GPU does not wait behind one for eight.
 After the operator's `patience`, the oldest request for a kind of GPU is not overtaken any more: suitable GPUs are
@@ -9,8 +8,9 @@ The estimate: where F GPUs fit and programs run T seconds on average, one become
 that needs D of them, with those before it, waits for D such ends. There is none for several GPUs of one host.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
+from statistics import fmean
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -154,146 +154,111 @@ def _keep(wanted: GpuRequest, usable: Sequence[CandidateGpu], fitting: frozenset
 
 
 class WaitEstimate(NamedTuple):
-    """Seconds, or why there are none."""
+    """Seconds, or why there is no estimate."""
 
     seconds: float | None
     reason: str | None
 
 
-Estimate = Callable[[Sequence[Request], Sequence[CandidateGpu]], dict[int, WaitEstimate]]
-"""From those who wait, in their order, and the fleet: by the ids of the requests."""
-NO_HISTORY = WaitEstimate(None, "this hub keeps no history of how long GPUs are in use")
-_SOON = WaitEstimate(None, "just arrived")
+RunLengths = Mapping[str, Sequence[float]]
+"""By the UUID of a GPU: how many seconds each program stayed that ended there."""
+_NO_HISTORY: Final = WaitEstimate(None, "this hub keeps no history of how long GPUs are in use")
+_SOON: Final = WaitEstimate(None, "just arrived")
 
 
 class PositionFinder:
-    """What is known about the line since the last step."""
+    """The positions in the queue, as of the last `settle`. `run_lengths` are what estimates follow from, None without a
+    history."""
 
-    def __init__(self, estimate: Estimate | None) -> None:
+    def __init__(self) -> None:
         self.claimed: dict[str, int] = {}
-        self._estimate = estimate
-        self._impossible: frozenset[int] = frozenset()
+        self.run_lengths: RunLengths | None = None
         self._positions: dict[int, int] = {}
-        self._guesses: dict[int, WaitEstimate] = {}
-        self._has_gpus = True
+        self._estimates: dict[int, WaitEstimate] = {}
+        self._reasons: dict[int, str] = {}
         self._never: dict[int, str] = {}
 
-    def arrange(self, requests: Iterable[Request]) -> None:
-        """The queue has changed."""
+    def arrange(self, requests: Iterable[Request]) -> list[Request]:
+        """Number the requests that wait, and return them in their order."""
         waiting = sorted((one for one in requests if one.granted is None), key=lambda one: one.order)
         self._positions = {one.id: at for at, one in enumerate(waiting, 1)}
+        return waiting
 
     def settle(
-        self,
-        requests: Iterable[Request],
-        found: Schedule | None,
-        gpus: Sequence[CandidateGpu],
-        awaited: Collection[str] = (),
+        self, requests: Iterable[Request], found: Schedule, gpus: Sequence[CandidateGpu], awaited: Collection[str] = ()
     ) -> None:
         """`awaited` are hosts whose GPUs are not known yet."""
-        line = sorted((one for one in requests if one.granted is None), key=lambda one: one.order)
-        self.arrange(line)
-        self.claimed = {} if found is None else found.claimed
-        self._impossible = frozenset() if found is None else found.impossible
-        # While nobody waits, nobody looks for GPUs.
-        self._has_gpus = bool(gpus) or not line
-        possible = [one for one in line if one.id not in self._impossible]
-        known = {} if self._estimate is None else self._estimate(possible, gpus)
-        self._guesses = {one.id: known.get(one.id, NO_HISTORY) for one in possible}
-        self._guesses |= dict.fromkeys(self._impossible, WaitEstimate(None, "the fleet does not have that now"))
-        asked = {one.id: explain_impossible(one.wanted, gpus, awaited) for one in line if one.id in self._impossible}
-        self._never = {number: why for number, why in asked.items() if why is not None and gpus}
+        waiting = self.arrange(requests)
+        self.claimed = found.claimed
+        possible = [one for one in waiting if one.id not in found.impossible]
+        self._estimates = estimate_waits(possible, gpus, self.run_lengths)
+        self._reasons, self._never = {}, {}
+        for one in waiting:
+            if one.id in found.impossible:
+                self._estimates[one.id] = WaitEstimate(None, "the fleet does not have that now")
+                self._reasons[one.id] = f"no host that reports has {one.wanted.describe()} in working order"
+                if gpus and (why := explain_impossible(one.wanted, gpus, awaited)) is not None:
+                    self._reasons[one.id] = self._never[one.id] = why
+            if not gpus:
+                self._reasons[one.id] = "no host has reported a GPU yet"
 
     def show(self, one: Request) -> QueuePosition:
-        position = self._positions.get(one.id) if one.granted is None else None
+        is_waiting = one.granted is None
         claimed = sum(number == one.id for number in self.claimed.values())
-        reason = None if one.granted is not None else self._explain(one)
-        guess = WaitEstimate(0.0, None) if one.granted is not None else self._guesses.get(one.id, _SOON)
+        reason, never = (self._reasons.get(one.id), self._never.get(one.id)) if is_waiting else (None, None)
+        estimate = self._estimates.get(one.id, _SOON) if is_waiting else WaitEstimate(0.0, None)
         granted = "" if one.granted is None else f"granted {one.granted.at}"
         return QueuePosition(
             id=one.id,
             user=one.user,
             wanted=one.wanted,
             created_at=one.created_at,
-            position=position,
+            position=self._positions.get(one.id) if is_waiting else None,
             waiting=len(self._positions),
             reason=reason,
-            impossible=None if one.granted is not None else self._never.get(one.id),
+            impossible=never,
             claimed=claimed,
-            estimate_seconds=guess.seconds,
-            estimate_reason=guess.reason,
+            estimate_seconds=estimate.seconds,
+            estimate_reason=estimate.reason,
             granted=one.granted,
-            version=f"{claimed}/{one.id in self._impossible}/{one.id in self._never}/{granted}",
+            version=f"{claimed}/{reason is not None}/{never is not None}/{granted}",
         )
 
-    def _explain(self, one: Request) -> str | None:
-        if not self._has_gpus:
-            return "no host has reported a GPU yet"
-        if one.id in self._impossible:
-            return self._never.get(one.id) or f"no host that reports has {one.wanted.describe()} in working order"
-        return None
 
-
-class RunLengths(Struct, frozen=True):
-    """How many programs ended on a GPU, and for how many seconds they were there, all together."""
-
-    count: int
-    seconds: float
-
-
-def count_run_lengths(runs: Iterable[tuple[Sequence[str], float]]) -> dict[str, RunLengths]:
-    """By UUID, from the GPUs of each program that ended, and how long it was there."""
-    found: dict[str, RunLengths] = {}
-    for uuids, seconds in runs:
-        for uuid in uuids:
-            before = found.get(uuid, RunLengths(0, 0.0))
-            found[uuid] = RunLengths(before.count + 1, before.seconds + seconds)
-    return found
-
-
-class Estimator:
-    """Guesses from how long programs stayed; nothing where no history is kept."""
-
-    def __init__(self) -> None:
-        self._stays: Mapping[str, RunLengths] | None = None
-
-    def learn(self, stays: Mapping[str, RunLengths]) -> None:
-        """What the history says now (see `count_run_lengths`)."""
-        self._stays = stays
-
-    def __call__(self, line: Sequence[Request], gpus: Sequence[CandidateGpu]) -> dict[int, WaitEstimate]:
-        if self._stays is None:
-            return {one.id: NO_HISTORY for one in line}
-        pools = {kind: _Pool(kind, gpus, self._stays) for kind in {one.wanted.kind for one in line}}
-        rivals = {kind: [other for other in pools.values() if pool.shares(other)] for kind, pool in pools.items()}
-        guesses = {}
-        for one in line:
-            for pool in rivals[one.wanted.kind]:
-                pool.needed += one.wanted.gpus
-            guesses[one.id] = pools[one.wanted.kind].guess(one.wanted)
-        return guesses
+def estimate_waits(
+    waiting: Sequence[Request], gpus: Sequence[CandidateGpu], run_lengths: RunLengths | None
+) -> dict[int, WaitEstimate]:
+    """By the ids of the requests, which are given in their order."""
+    if run_lengths is None:
+        return {one.id: _NO_HISTORY for one in waiting}
+    pools = {kind: _Pool(kind, gpus, run_lengths) for kind in {one.wanted.kind for one in waiting}}
+    rivals = {kind: [other for other in pools.values() if pool.shares(other)] for kind, pool in pools.items()}
+    estimates = {}
+    for one in waiting:
+        for pool in rivals[one.wanted.kind]:
+            pool.needed += one.wanted.gpus
+        estimates[one.id] = pools[one.wanted.kind].estimate(one.wanted)
+    return estimates
 
 
 class _Pool:
     """All GPUs of one kind. `needed` is how many of them the requests before and the next one want."""
 
-    def __init__(self, kind: GpuRequest, gpus: Iterable[CandidateGpu], stays: Mapping[str, RunLengths]) -> None:
+    def __init__(self, kind: GpuRequest, gpus: Iterable[CandidateGpu], run_lengths: RunLengths) -> None:
         fitting = [gpu for gpu in gpus if gpu.state != "unusable" and matches(gpu, kind)]
-        found = [stays[gpu.uuid] for gpu in fitting if gpu.uuid in stays]
         self.needed = 0
         self._uuids = frozenset(gpu.uuid for gpu in fitting)
         self._free = sum(gpu.state == "usable" and gpu.reserved_by is None for gpu in fitting)
-        self._count = sum(one.count for one in found)
-        self._seconds = sum(one.seconds for one in found)
+        lengths = [seconds for gpu in fitting for seconds in run_lengths.get(gpu.uuid, ())]
+        self._mean = fmean(lengths) if len(lengths) >= FEWEST else None
 
     def shares(self, other: "_Pool") -> bool:
         return not self._uuids.isdisjoint(other._uuids)
 
-    def guess(self, wanted: GpuRequest) -> WaitEstimate:
+    def estimate(self, wanted: GpuRequest) -> WaitEstimate:
         if wanted.same_host and wanted.gpus > 1:
             return WaitEstimate(None, "the history does not say when several GPUs of one host become free together")
-        if self._count < FEWEST:
+        if self._mean is None:
             return WaitEstimate(None, f"fewer than {FEWEST} programs ended on such GPUs in the last days")
-        return WaitEstimate(
-            round(max(0, self.needed - self._free) * self._seconds / self._count / len(self._uuids)), None
-        )
+        ends = max(0, self.needed - self._free)
+        return WaitEstimate(round(ends * self._mean / len(self._uuids)), None)

@@ -9,7 +9,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from gpudeck.model import clock
-from gpudeck.model.gpu_request import GpuRequest
+from gpudeck.model.gpu_request import CandidateGpu, GpuRequest
 from gpudeck.model.reservation import (
     GpuReservation,
     MaintenanceWindow,
@@ -234,40 +234,35 @@ class ReservationCalendar:
         self.near = [replace(one, used_at=now) if one.id == reservation.id else one for one in self.near]
         self.changes += 1
 
-    async def claim(self, gpus: Sequence[ReservedGpu], user: str, seconds: float, note: str = "") -> Reservation:
-        """Claim GPUs for a user who is about to start, for a short while. No limits. Raises Conflict."""
-        now = self.now()
+    async def claim(self, gpus: Sequence[CandidateGpu], user: str, seconds: float) -> int:
+        """Claim GPUs for a user who is about to start a program; returns the id. No limits. Raises Conflict."""
+        now, reserved = self.now(), [ReservedGpu(gpu.uuid, gpu.host, gpu.label) for gpu in gpus]
         # The whole time that was promised, though claims too are counted in whole seconds.
         span = ReservationSpan(math.floor(now), math.ceil(now + seconds))
         async with self._store.writing() as writing:
-            await self._check_free(writing, gpus, span, user, spares="reservation")
-            made = await writing.add(new_row(user, user, span, note, now) | {"kind": "claim"}, gpus)
+            await self._check_free(writing, reserved, span, user, spares="reservation")
+            made = await writing.add(new_row(user, user, span, "starting", now) | {"kind": "claim"}, reserved)
         self._take(made)
-        return made
+        return made.id
 
-    async def extend_claim(self, number: int, until: float) -> Reservation | None:
-        """None where there is no such claim, or it is over. Raises Conflict where others have one of its GPUs then."""
+    async def extend_claim(self, number: int, until: float) -> bool:
+        """False if there is no such claim, or it is over. Raises Conflict if others have one of its GPUs then."""
         now = self.now()
         async with self._store.writing() as writing:
             before = await writing.find(number)
             if before is None or before.kind != "claim" or not before.counts_at(now):
-                return None
+                return False
             span = ReservationSpan(math.floor(now), math.ceil(until))
             await self._check_free(writing, before.gpus, span, before.user, but=number, spares="reservation")
-            after = await writing.change(before, {"end": span.end, "changed_at": now})
-        self._take(after)
-        return after
+            self._take(await writing.change(before, {"end": span.end, "changed_at": now}))
+        return True
 
-    async def end_claim(self, number: int) -> Reservation | None:
-        """None where there is no such claim, or it is over."""
+    async def end_claim(self, number: int) -> None:
         now = self.now()
         async with self._store.writing() as writing:
             before = await writing.find(number)
-            if before is None or before.kind != "claim" or not before.counts_at(now):
-                return None
-            after = await write_release(writing, before, "started", now)
-        self._take(after)
-        return after
+            if before is not None and before.kind == "claim" and before.counts_at(now):
+                self._take(await write_release(writing, before, "started", now))
 
     async def next_free(
         self, wanted: ReservationRequest, length: float, known: Known, *, start: float | None = None
