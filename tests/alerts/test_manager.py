@@ -148,7 +148,7 @@ def test_acknowledgement_and_mute_outlive_a_restart(site: Site) -> None:
     async def live() -> None:
         await site.run(30)
         (record,) = site.watched.engine.firing()
-        assert await site.alerts.acknowledge(record.id, "ada") is not None
+        assert await site.alerts.acknowledge_all([record.id], "ada")
         await site.alerts.mute(mute)
         await site.restart()
 
@@ -202,12 +202,12 @@ def test_old_alerts_are_deleted_and_those_that_fire_are_not(site: Site) -> None:
         await site.run(30)
         site.watched.report("gpu01", make_gpu())
         await site.run(600)
-        before = len(await site.alerts.find_resolved(AlertQuery()))
+        before = len(await site.alerts.store.find_resolved(AlertQuery()))
         site.watched.report("gpu01", HOT)
         await site.run(30)
         await site.store.trim(site.watched.clock.now + 91 * 86_400)
         await site.restart()
-        return before, len(await site.alerts.find_resolved(AlertQuery()))
+        return before, len(await site.alerts.store.find_resolved(AlertQuery()))
 
     assert asyncio.run(live()) == (1, 0)
     assert site.watched.rules() == ["gpu_hot"]

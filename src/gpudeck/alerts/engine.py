@@ -205,19 +205,16 @@ class AlertEngine(AlertStateMachine):
             self._evaluate_silent(host, active)
             return
         limits = self.thresholds.of(host.name, host.labels)
-        gpus = host.gpus
-        self._apply(self._of_hosts, host, (), limits, active)
+        self._apply(self._of_hosts, host, [("", (), limits)], limits, active)
         if not host.has_gpus:
             if active:
                 self._note_unread(host, active)
             if not host.gone:
                 return
-        # Where nothing was preselected, rules find nothing: there are alerts that may be over, at most.
-        rules = self._of_gpus if gpus or host.gone else [one for one in self._of_gpus if active and one.name in active]
-        if self._by_model:
-            self._evaluate_by_model(rules, host, active)
-        else:
-            self._apply(rules, host, gpus, limits, active)
+        # If no GPU was preselected, rules find nothing, and only alerts may end.
+        has_gpus = host.gpus or host.gone
+        rules = [one for one in self._of_gpus if has_gpus or (active and one.name in active)]
+        self._apply(rules, host, self._group_by_limits(host), limits, active)
 
     def finish(self, present: Collection[str] = ()) -> None:
         """After all hosts: what concerns the fleet, hosts that are gone, and messages whose time has come. `present`
@@ -227,7 +224,8 @@ class AlertEngine(AlertStateMachine):
     def finish_in_steps(self, present: Collection[str] = ()) -> Steps[None]:
         """The same, one step a host."""
         now = self._context.now
-        self._apply(self._of_hub, HUB, (), self.thresholds.of("", {}), self._active.get(""))
+        limits = self.thresholds.of("", {})
+        self._apply(self._of_hub, HUB, [("", (), limits)], limits, self._active.get(""))
         self._seen.update(present)
         yield from self._note_absent()
         self._known |= self._seen
@@ -308,7 +306,8 @@ class AlertEngine(AlertStateMachine):
         rules = [
             rule for rule in self._of_hosts if rule.sees_silent and (rule.name in (active or ()) or not may_return)
         ]
-        self._apply(rules, host, (), self.thresholds.of(host.name, host.labels), active)
+        limits = self.thresholds.of(host.name, host.labels)
+        self._apply(rules, host, [("", (), limits)], limits, active)
         if not active:
             return
         why = _NOT_HEARD if host.status == "never_seen" else f"the host is {host.status}"
@@ -324,42 +323,37 @@ class AlertEngine(AlertStateMachine):
         seconds = max(RETURN_SECONDS, RETURN_BEATS * (host.view.interval_seconds or 0.0))
         return self._context.now < self._returning_since + seconds
 
-    def _evaluate_by_model(
-        self, rules: Sequence[Rule], host: HostSnapshot, active: Mapping[str, Subjects] | None
-    ) -> None:
-        """Each model has limits of its own, also where all GPUs of it are gone. What a rule says of GPUs that are gone
-        it says each time: the one with their model counts."""
+    def _group_by_limits(self, host: HostSnapshot) -> list[tuple[str, Sequence[Gpu], LimitsByRule]]:
+        """The GPUs of each model, with its limits, also if all GPUs of the model are gone. One group with the model ""
+        if no limits depend on the model."""
+        if not self._by_model:
+            return [("", host.gpus, self.thresholds.of(host.name, host.labels))]
         models: dict[str, list[Gpu]] = {gpu.model: [] for gpu in host.gone}
         for gpu in host.gpus:
             models.setdefault(gpu.name, []).append(gpu)
-        by_model = {model: self.thresholds.of(host.name, host.labels, model) for model in models}
-        everybody = self.thresholds.of(host.name, host.labels)
-        for rule in rules:
-            found: dict[str, tuple[RuleFinding, Limits]] = {}
-            for model in sorted(models):
-                limits = by_model[model][rule.name]
-                for finding in rule.find(host, models[model], limits, self._context) if limits.is_on else ():
-                    if finding.model == model:
-                        found[f"{finding.gpu}\0{finding.part}"] = (finding, limits)
-            subjects = active.get(rule.name) if active else None
-            if found or subjects:
-                self._settle(rule, host, list(found.values()), subjects, everybody[rule.name])
+        return [(model, models[model], self.thresholds.of(host.name, host.labels, model)) for model in sorted(models)]
 
     def _apply(
         self,
         rules: Sequence[Rule],
         host: HostSnapshot,
-        gpus: Sequence[Gpu],
+        groups: Sequence[tuple[str, Sequence[Gpu], LimitsByRule]],
         limits: LimitsByRule,
         active: Mapping[str, Subjects] | None,
     ) -> None:
-        """Of a thousand hosts nearly all are well: what is done for those stands in this loop."""
+        """`limits` are those of the host, for alerts that no rule finds any more."""
         context = self._context
         for rule in rules:
-            own = limits[rule.name]
-            found = [(finding, own) for finding in rule.find(host, gpus, own, context)] if own.is_on else []
+            # Of GPUs that are gone a rule finds all each time: the finding with the model of the group counts.
+            found = [
+                (finding, own[rule.name])
+                for model, gpus, own in groups
+                if own[rule.name].is_on
+                for finding in rule.find(host, gpus, own[rule.name], context)
+                if not model or finding.model == model
+            ]
             if found or (active and rule.name in active):
-                self._settle(rule, host, found, active.get(rule.name) if active else None, own)
+                self._settle(rule, host, found, active.get(rule.name) if active else None, limits[rule.name])
 
     def _settle(
         self,

@@ -14,12 +14,12 @@ from gpudeck import __version__
 from gpudeck.alerts.engine import AlertEngine
 from gpudeck.alerts.grouping import OutgoingMessage
 from gpudeck.alerts.notifiers.rendering import DEMO_PREFIX, Message
-from gpudeck.alerts.record import AlertRecord, describe
+from gpudeck.alerts.record import describe
 from gpudeck.alerts.rule import FleetContext, GoneGpu
 from gpudeck.alerts.rules.registry import RULES
 from gpudeck.alerts.selection import HostSelector
 from gpudeck.alerts.settings import DEFAULTS, AlertSettings
-from gpudeck.alerts.store import AlertQuery, AlertStore
+from gpudeck.alerts.store import AlertStore
 from gpudeck.alerts.trends import GpuTrends
 from gpudeck.auth.auth import Auth
 from gpudeck.database.background import BackgroundWriter
@@ -72,7 +72,7 @@ class AlertManager:
         otherwise."""
         self._sends_unwritten = sends_unwritten
         self.engine = engine
-        self._store = store
+        self.store = store
         self._emit = emit
         self.send = send
         self.settle = settle
@@ -96,8 +96,8 @@ class AlertManager:
     async def load(self) -> None:
         """Load the alerts and mutes of before this start. Raises Temporary."""
         now = self._now()
-        records = await self._store.load(now)
-        mutes = await self._store.load_mutes(now)
+        records = await self.store.load(now)
+        mutes = await self.store.load_mutes(now)
         self.engine.mutes.clear()
         self.engine.mutes.update({mute.id: mute for mute in mutes})
         self.engine.load(records, now)
@@ -130,26 +130,14 @@ class AlertManager:
         records = [*self.engine.firing(), *self.engine.pending()]
         return [record.show() for record in records if record.state in states]
 
-    async def find_resolved(self, ask: AlertQuery) -> list[Alert]:
-        """Resolved ones, the newest first. Raises Temporary."""
-        return await self._store.find_resolved(ask)
-
     async def find_firing(self, at: float) -> list[Alert]:
         """Those that fired at that moment, as they were then, the worst first; mutes of the past are not kept. Raises
         Temporary."""
-        shown = [_as_of(record.show(), at) for record in await self._store.find_firing(at)]
+        shown = [_as_of(record.show(), at) for record in await self.store.find_firing(at)]
         return sorted(shown, key=lambda one: (-SEVERITIES.index(one.severity), -(one.fired_at or 0.0), one.id))
 
-    async def find_between(self, rules: Sequence[str], start: float, end: float) -> list[AlertRecord]:
-        """See `AlertStore.find_between`. Raises Temporary."""
-        return await self._store.find_between(rules, start, end)
-
-    async def acknowledge(self, alert_id: str, by: str) -> Alert | None:
-        """None where no such alert fires. Raises Temporary where it cannot be written down."""
-        return (await self.acknowledge_all([alert_id], by)).get(alert_id)
-
     async def acknowledge_all(self, alert_ids: Iterable[str], by: str) -> dict[str, Alert]:
-        """By their id, those that fire, as they are then. Written down at once. Raises Temporary."""
+        """Those that fire, by id, as they are then. They are written at once. Raises Temporary."""
         found = self.engine.find_all(set(alert_ids))
         firing = {alert_id: record for alert_id, record in found.items() if record.is_firing}
         if self.engine.acknowledge_all(firing.values(), by, self._now()):
@@ -179,7 +167,7 @@ class AlertManager:
         """`id` and `created_at` are given here. Raises Temporary."""
         now = self._now()
         made = replace(wanted, id=secrets.token_hex(4), created_at=now)
-        await self._store.write_mute(made)
+        await self.store.write_mute(made)
         self.engine.mutes[made.id] = made
         self.engine.refresh_mutes(now)
         self._emit(
@@ -192,7 +180,7 @@ class AlertManager:
         """None where there is none. Raises Temporary."""
         if all(mute.id != mute_id for mute in self.mutes()):
             return None
-        await self._store.delete_mute(mute_id)
+        await self.store.delete_mute(mute_id)
         ended = self.engine.mutes.pop(mute_id, None)
         if ended is not None:
             now = self._now()
@@ -215,14 +203,14 @@ class AlertManager:
         due = asyncio.get_running_loop().time()
         if due >= self._trim_at and (time := self._retention.deletion_time()) is not None:
             self._trim_at = due + _TRIM_SECONDS
-            await self._store.trim(time)
+            await self.store.trim(time)
 
     async def _write(self) -> None:
         taken = self.engine.take_changed()
         if not taken:
             return
         try:
-            await self._store.write(taken.values())
+            await self.store.write(taken.values())
         except BaseException:
             self.engine.put_back(taken)
             raise

@@ -123,7 +123,7 @@ async def list_alerts(
     ][:limit]
     if "resolved" in states and len(found) < limit:
         ask = AlertQuery(severities=severities, host=host, rule=rule, limit=limit - len(found))
-        found += await alerts.find_resolved(ask)
+        found += await alerts.store.find_resolved(ask)
     return await answer_json(request, AlertList(found, clock.wall()))
 
 
@@ -131,7 +131,7 @@ async def list_alerts(
 async def acknowledge_alert(caller: TheCaller, key: _Id, auth: TheAuth, alerts: TheAlerts) -> Alert:
     """Acknowledge an alert: no more notifications are sent. It is resolved when its cause ends.
     One that another account has acknowledged stays theirs."""
-    found = await alerts.acknowledge(key, caller.name)
+    found = (await alerts.acknowledge_all([key], caller.name)).get(key)
     if found is None:
         raise RequestRefused(404, "unknown_alert", _NOT_FIRING.format(clean(key)), "GET /api/v1/alerts lists them.")
     await auth.audit.record(caller, "acknowledge alert", f"alert {found.id}", details=found.title)

@@ -224,7 +224,7 @@ async def rank_reliability(
     ranking.add_lost(await events.ask(lambda store: store.lost_times(begin, until, gpu)))
     if gpu is not None:
         ranking.add_known(fleet, gpu)
-    alerts = await known.find_between(tuple(_RULES), begin, until)
+    alerts = await known.store.find_between(tuple(_RULES), begin, until)
     ranking.add_alerts(alerts)
     problems = ["The time range ends before it begins."] if until <= begin else []
     now = clock.wall()

@@ -13,7 +13,7 @@ from alerts.notifiers.sinks import make_message
 from fakes.tables import open_file, put_tables
 from fakes.waiting import until
 from gpudeck.alerts.notifiers import outbox as outboxes
-from gpudeck.alerts.notifiers.outbox import DeliveryFailure, MessageOutbox
+from gpudeck.alerts.notifiers.outbox import MessageOutbox, OnFailure
 from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.notifiers.routes import Destination
 from gpudeck.alerts.notifiers.sender_process import Unreached
@@ -58,7 +58,7 @@ def run(
     work: Callable[[MessageOutbox], Awaitable[None]],
     *,
     give_up: float = 86_400.0,
-    on_failure: Callable[[DeliveryFailure], None] | None = None,
+    on_failure: OnFailure | None = None,
     fleet: str = "real",
 ) -> None:
     """An outbox from its start to its end; every message goes to all channels, and to its people through the first."""
@@ -193,7 +193,7 @@ def test_channel_that_fails_is_tried_with_one_message_at_a_time(
 
 
 def test_message_that_never_arrives_is_given_up_and_told(database: Database) -> None:
-    post, told = FakePost(Refused("it does not know this address.")), list[DeliveryFailure]()
+    post, told = FakePost(Refused("it does not know this address.")), list[tuple[Message, Destination, str]]()
 
     async def put(outbox: MessageOutbox) -> None:
         outbox.put(make_message("news 1"))
@@ -202,9 +202,9 @@ def test_message_that_never_arrives_is_given_up_and_told(database: Database) -> 
         assert outbox.problems == ["the channel ops does not take messages: 1 given up; it does not know this address."]
         assert outbox.counters["ops"]["given_up"] == 1
 
-    run(database, {"ops": post}, put, give_up=0.2, on_failure=told.append)
-    assert [(one.channel, one.message.key, one.trouble) for one in told] == [
-        ("ops", "news 1", "it does not know this address.")
+    run(database, {"ops": post}, put, give_up=0.2, on_failure=lambda *failure: told.append(failure))
+    assert [(message.key, to.name, why) for message, to, why in told] == [
+        ("news 1", "ops", "it does not know this address.")
     ]
 
 

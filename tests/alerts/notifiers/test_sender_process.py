@@ -107,8 +107,8 @@ def test_what_is_wrong_is_said_in_plain_words_without_the_secret(sender: SharedS
         "Temporary: the name of its host cannot be found.",
         "Temporary: its host refuses the connection.",
     ]
-    assert told[5].startswith("Refused: there is no kind of address bogus://.")
-    assert told[6].startswith("Refused: the address slack:// is not complete.")
+    assert told[5].startswith("Refused: the address bogus:// is incomplete, or of an unknown kind.")
+    assert told[6].startswith("Refused: the address slack:// is incomplete, or of an unknown kind.")
     assert SECRET not in "".join(told)
 
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Final
 
-from gpudeck.alerts.notifiers.outbox import Channel, DeliveryFailure, MessageOutbox
+from gpudeck.alerts.notifiers.outbox import Channel, MessageOutbox
 from gpudeck.alerts.notifiers.rendering import DEMO_PREFIX, Message
 from gpudeck.alerts.notifiers.routes import BOT, INBOX, Destination, FindUser, find_destinations, has_destination
 from gpudeck.alerts.notifiers.sender_process import SenderProcess, SendRequest, Unreached
@@ -140,10 +140,9 @@ class MessageService(Service):
                 message = _message_of_event(event, self._prefix, channel.texts.get(event.kind))
                 self.outbox.put_to(message, Destination(name))
 
-    def _note_failure(self, failure: DeliveryFailure) -> None:
-        where = failure.channel if failure.account is None else f"{failure.account} through {failure.channel}"
-        title = f"A message to {where} was given up"
-        detail = f"{failure.message.title}: {failure.trouble}"
+    def _note_failure(self, message: Message, to: Destination, why: str) -> None:
+        where = to.channel if to.account is None else f"{to.account} through {to.channel}"
+        title, detail = f"A message to {where} was given up", f"{message.title}: {why}"
         self._events.add(make_event(self._now(), "message_failed", title, severity="warning", detail=detail))
 
     async def _step_forever(self) -> None:

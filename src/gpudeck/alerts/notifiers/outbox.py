@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gpudeck.alerts.notifiers.rendering import Message
@@ -54,13 +53,8 @@ _TROUBLE: Final = {
 FindDestinations = Callable[[Message], Sequence[Destination]]
 
 
-class DeliveryFailure(Struct, frozen=True):
-    """A message that is given up. `trouble` is why, in words without a secret."""
-
-    channel: str
-    account: str | None
-    message: Message
-    trouble: str
+OnFailure = Callable[[Message, Destination, str], None]
+"""Called with a message that is given up, where it was to go, and why, without a secret."""
 
 
 class Channel(Protocol):
@@ -86,7 +80,7 @@ class ChannelWorker:
         channel: Channel,
         *,
         give_up: float,
-        on_failure: Callable[[DeliveryFailure], None] | None = None,
+        on_failure: OnFailure | None = None,
         now: clock.Clock = clock.wall,
         is_muted: IsMuted = lambda _account, _rule: False,
     ) -> None:
@@ -214,7 +208,7 @@ class ChannelWorker:
         self._trouble = error.message
         log.warning("a message to %s is given up: %s", self.name, error)
         if self._on_failure is not None:
-            self._on_failure(DeliveryFailure(self.name, parcel.account, parcel.message, error.message))
+            self._on_failure(parcel.message, Destination(self.name, parcel.account), error.message)
         await self._note(store, partial(store.note_failed, parcel.id, now, error.message))
 
     async def _sleep(self, seconds: float) -> None:
@@ -242,7 +236,7 @@ class MessageOutbox:
         find: FindDestinations,
         *,
         give_up: float = 86_400.0,
-        on_failure: Callable[[DeliveryFailure], None] | None = None,
+        on_failure: OnFailure | None = None,
         now: clock.Clock = clock.wall,
         retention: RetentionClock | None = None,
         is_muted: IsMuted = lambda _account, _rule: False,

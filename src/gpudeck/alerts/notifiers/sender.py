@@ -277,15 +277,8 @@ def _address(parts: dict[str, Any], recipient: str) -> bool:
 
 
 def _unknown_address(scheme: str) -> SendResult:
-    """Where an address makes no sense at all."""
-    import apprise  # noqa: PLC0415 - an extra
-
-    plugins = apprise.Apprise().details()["schemas"]
-    if any(scheme in (plugin[name] or ()) for plugin in plugins for name in ("protocols", "secure_protocols")):
-        words, hint = f"the address {scheme}:// is not complete.", "Compare it with Apprise's documents."
-    else:
-        words, hint = f"there is no kind of address {scheme}://.", "Apprise's documents list those there are."
-    return SendResult("refused", words, hint)
+    words = f"the address {scheme}:// is incomplete, or of an unknown kind."
+    return SendResult("refused", words, "Compare it with Apprise's documentation.")
 
 
 @contextlib.contextmanager
