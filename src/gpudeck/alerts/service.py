@@ -22,7 +22,7 @@ from gpudeck.alerts.settings import DEFAULTS, AlertSettings
 from gpudeck.alerts.store import AlertStore
 from gpudeck.alerts.trends import GpuTrends
 from gpudeck.auth.auth import Auth
-from gpudeck.database.background import BackgroundWriter
+from gpudeck.database.background import BackgroundWriter, trim_regularly
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
 from gpudeck.events.service import EventLog
@@ -77,16 +77,14 @@ class AlertManager:
         self.send = send
         self.settle = settle
         self._now = now
-        self._retention = retention or RetentionClock(now=now)
         self._unnoted: list[OutgoingMessage] = []
         self._writer = BackgroundWriter(
             self._write_and_send,
             failing="alerts are not kept: %s",
             recovered="alerts are kept again",
             every=60.0,
-            housekeeping=self._trim,
+            housekeeping=trim_regularly(store.trim, retention or RetentionClock(now=now), _TRIM_SECONDS),
         )
-        self._trim_at = 0.0
 
     @property
     def problem(self) -> str | None:
@@ -198,12 +196,6 @@ class AlertManager:
             if is_written or self._sends_unwritten:
                 self._send_all()
         await self._note_sent()
-
-    async def _trim(self) -> None:
-        due = asyncio.get_running_loop().time()
-        if due >= self._trim_at and (time := self._retention.deletion_time()) is not None:
-            self._trim_at = due + _TRIM_SECONDS
-            await self.store.trim(time)
 
     async def _write(self) -> None:
         taken = self.engine.take_changed()

@@ -4,7 +4,9 @@ small file in the data folder, stores what was last read, for a hub that starts 
 import asyncio
 import contextlib
 import logging
+import math
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Generic, Literal, TypeVar
@@ -12,6 +14,7 @@ from typing import Generic, Literal, TypeVar
 import msgspec
 
 from gpudeck.agent.token_file import replace_file
+from gpudeck.model.clock import RetentionClock
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
 
@@ -104,6 +107,26 @@ class BackgroundWriter:
         if self._after_failure is not None:
             await self._after_failure()
         return False
+
+
+def trim_regularly(
+    trim: Callable[[float], Awaitable[object]], retention: RetentionClock, every: float
+) -> Callable[[], Awaitable[None]]:
+    """Housekeeping that calls `trim` every `every` seconds with the time by which retention is judged, unless that is
+    uncertain. A failure is logged: it does not stop new rows from being written."""
+    due = -math.inf
+
+    async def housekeeping() -> None:
+        nonlocal due
+        now = time.monotonic()
+        if now >= due and (certain := retention.deletion_time()) is not None:
+            due = now + every
+            try:
+                await trim(certain)
+            except Temporary as error:
+                log.warning("old rows cannot be deleted: %s", error)
+
+    return housekeeping
 
 
 _T = TypeVar("_T")

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from gpudeck import __version__
-from gpudeck.database.background import BackgroundWriter
+from gpudeck.database.background import BackgroundWriter, trim_regularly
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
 from gpudeck.events.detector import EventDetector
@@ -60,7 +60,6 @@ class EventLog:
         self._of_duty: list[Event] = []
         self._store = EventStore(database, fleet)
         self._keep = settings.keep
-        self._retention = retention or RetentionClock(now=now)
         self._waiting: list[Event] = []
         self._dropped = 0
         self._writer = BackgroundWriter(
@@ -69,9 +68,10 @@ class EventLog:
             recovered="all events are in the database again",
             every=WRITE_SECONDS,
             retry=RETRY_SECONDS,
-            housekeeping=self._trim,
+            housekeeping=trim_regularly(
+                lambda time: self._store.trim(time - self._keep), retention or RetentionClock(now=now), TRIM_SECONDS
+            ),
         )
-        self._trim_at = 0.0
         self._listeners: list[Listener] = []
         self._failing: set[Listener] = set()
 
@@ -133,16 +133,6 @@ class EventLog:
         error = await self._writer.stop()
         if error is not None:
             log.warning("%d events are lost: %s", self.waiting, error)
-
-    async def _trim(self) -> None:
-        now = asyncio.get_running_loop().time()
-        if now >= self._trim_at and (time := self._retention.deletion_time()) is not None:
-            self._trim_at = now + TRIM_SECONDS
-            try:
-                await self._store.trim(time - self._keep)
-            except Temporary as error:
-                # What fails of the past keeps no new event from being written.
-                log.warning("old events cannot be deleted: %s", error)
 
     async def _write(self) -> None:
         await self._write_of_duty()

@@ -13,6 +13,7 @@ from gpudeck.alerts.notifiers.settings import NotifySettings, read_url
 from gpudeck.alerts.notifiers.store import OutboxStore, PersonalMuteStore
 from gpudeck.alerts.watches import Watches, message_of
 from gpudeck.auth.auth import Auth
+from gpudeck.database.background import trim_regularly
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
 from gpudeck.events.service import EventLog
@@ -147,7 +148,8 @@ class MessageService(Service):
 
     async def _step_forever(self) -> None:
         loop = asyncio.get_running_loop()
-        reload_at = trim_at = loop.time() + _RELOAD_SECONDS
+        reload_at = loop.time() + _RELOAD_SECONDS
+        trim = trim_regularly(self.watches.trim, self._hub.retention, _TRIM_SECONDS)
         while True:
             await asyncio.sleep(_STEP_SECONDS)
             try:
@@ -155,9 +157,7 @@ class MessageService(Service):
                     await self.mutes.load()
                     await self.watches.load()
                     reload_at = loop.time() + _RELOAD_SECONDS
-                if loop.time() >= trim_at and (time := self._hub.retention.deletion_time()) is not None:
-                    trim_at = loop.time() + _TRIM_SECONDS
-                    await self.watches.trim(time)
+                await trim()
                 await self.evaluate()
             except Temporary as error:
                 log.debug("watches cannot be notified: %s", error)

@@ -19,7 +19,7 @@ from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.notifiers.routes import Destination, IsMuted
 from gpudeck.alerts.notifiers.sender_process import Unreached
 from gpudeck.alerts.notifiers.store import OutboxStore, QueuedMessage
-from gpudeck.database.background import BackgroundWriter
+from gpudeck.database.background import BackgroundWriter, trim_regularly
 from gpudeck.model import clock
 from gpudeck.model.clock import RetentionClock, pause_after
 from gpudeck.model.cpu_budget import cancel_tasks
@@ -246,7 +246,6 @@ class MessageOutbox:
         self._store = store
         self._find = find
         self._now = now
-        self._retention = retention or RetentionClock(now=now)
         self._unwritten: list[tuple[Message, Destination]] = []
         self._written: deque[tuple[str, str]] = deque(maxlen=MAX_UNWRITTEN)
         self._spare: OutboxStore | None = None
@@ -260,10 +259,9 @@ class MessageOutbox:
             recovered="messages are kept again",
             every=_TRIM_SECONDS,
             retry=RETRY_SECONDS,
-            housekeeping=self._trim,
+            housekeeping=trim_regularly(store.trim, retention or RetentionClock(now=now), _TRIM_SECONDS),
             after_failure=self._use_spare,
         )
-        self._trim_at = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         self._workers = {
             name: ChannelWorker(
@@ -306,12 +304,6 @@ class MessageOutbox:
             del unwritten[: len(batch)]
             self._note_written(batch)
         self._dropped = 0
-
-    async def _trim(self) -> None:
-        due = asyncio.get_running_loop().time()
-        if due >= self._trim_at and (time := self._retention.deletion_time()) is not None:
-            self._trim_at = due + _TRIM_SECONDS
-            await self._store.trim(time)
 
     def _note_written(self, batch: list[tuple[Message, Destination]]) -> None:
         self._written.extend((message.key, destination.name) for message, destination in batch)
