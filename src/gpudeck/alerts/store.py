@@ -1,5 +1,6 @@
 """Alerts and mutes in the database, separate for each fleet: a simulated one is not mixed with the real one."""
 
+import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -22,8 +23,7 @@ KEEP: Final = 90 * 86_400.0
 """How long resolved alerts stay; the events of its record stay longer."""
 HOUR: Final = 3600.0
 _AT_ONCE: Final = 200
-_life = msgspec.json.Decoder(AlertRecord, strict=False)
-_mute = msgspec.json.Decoder(Mute)
+_decoder = msgspec.json.Decoder(AlertRecord, strict=False)
 
 
 class AlertQuery(Struct, frozen=True, kw_only=True):
@@ -39,13 +39,8 @@ class AlertStore(FleetStore):
     """One fleet's alerts. All of it raises Temporary where the database does not answer."""
 
     async def load(self, now: float) -> list[AlertRecord]:
-        """All that is not resolved, or whose end was not sent, and what ended within the last hour. A row that cannot
-        be read, as one of a newer gpudeck, is left out."""
-        wanted = select(alerts.c.body).where(
-            alerts.c.fleet == self._fleet, or_(alerts.c.is_open == 1, alerts.c.resolved_at > now - HOUR)
-        )
-        rows = (await self._database.execute(wanted)).scalars().all()
-        return [record for row in rows if (record := _read(row)) is not None]
+        """Alerts that are not resolved, or whose end was not sent, and those that ended within the last hour."""
+        return await self._read(or_(alerts.c.is_open == 1, alerts.c.resolved_at > now - HOUR))
 
     async def write(self, records: Iterable[AlertRecord]) -> None:
         """Keep them as they are by the time each is written: no earlier than the call."""
@@ -59,7 +54,7 @@ class AlertStore(FleetStore):
             await self._database.execute(upsert, rows)
 
     async def find_resolved(self, query: AlertQuery) -> list[Alert]:
-        conditions: list[ColumnElement[bool]] = [alerts.c.fleet == self._fleet, alerts.c.state == "resolved"]
+        conditions: list[ColumnElement[bool]] = [alerts.c.state == "resolved"]
         if query.severities:
             conditions.append(alerts.c.severity.in_(query.severities))
         if query.host is not None:
@@ -67,25 +62,28 @@ class AlertStore(FleetStore):
             conditions.append(or_(alerts.c.host == name, alerts.c.host_id == name))
         if query.rule is not None:
             conditions.append(alerts.c.rule == clean(query.rule))
-        wanted = select(alerts.c.body).where(*conditions).order_by(alerts.c.resolved_at.desc())
-        rows = (await self._database.execute(wanted.limit(max(1, min(query.limit, MAX_LISTED))))).scalars().all()
-        return [record.show() for row in rows if (record := _read(row)) is not None]
+        limit = max(1, min(query.limit, MAX_LISTED))
+        return [record.show() for record in await self._read(*conditions, limit=limit)]
 
     async def find_firing(self, at: float) -> list[AlertRecord]:
-        """Those that fired at that moment, of those that are kept."""
-        is_later = or_(alerts.c.resolved_at.is_(None), alerts.c.resolved_at > at)
-        wanted = select(alerts.c.body).where(alerts.c.fleet == self._fleet, alerts.c.fired_at <= at, is_later)
-        rows = (await self._database.execute(wanted.limit(MAX_FIRING))).scalars().all()
-        return [record for row in rows if (record := _read(row)) is not None and (record.fired_at or at + 1) <= at]
+        """Those that fired at that moment."""
+        found = await self._read(alerts.c.fired_at <= at, _is_open_after(at), limit=MAX_FIRING)
+        return [record for record in found if record.fired_at is not None and record.fired_at <= at]
 
     async def find_between(self, rules: Sequence[str], start: float, end: float) -> list[AlertRecord]:
-        """Those of these rules that fired at some time from `start` until before `end`, of those that are kept."""
-        is_later = or_(alerts.c.resolved_at.is_(None), alerts.c.resolved_at > start)
-        wanted = select(alerts.c.body).where(
-            alerts.c.fleet == self._fleet, alerts.c.rule.in_(rules), alerts.c.fired_at < end, is_later
-        )
-        rows = (await self._database.execute(wanted.limit(MAX_FIRING))).scalars().all()
-        return [record for row in rows if (record := _read(row)) is not None and record.fired_at is not None]
+        """Those of these rules that fired at some time from `start` until before `end`."""
+        conditions = (alerts.c.rule.in_(rules), alerts.c.fired_at < end, _is_open_after(start))
+        return [one for one in await self._read(*conditions, limit=MAX_FIRING) if one.fired_at is not None]
+
+    async def _read(self, *conditions: ColumnElement[bool], limit: int | None = None) -> list[AlertRecord]:
+        """The newest end first. A row that cannot be read, as one of a newer gpudeck, is left out."""
+        wanted = select(alerts.c.body).where(alerts.c.fleet == self._fleet, *conditions)
+        wanted = wanted.order_by(alerts.c.resolved_at.desc()).limit(limit)
+        found = []
+        for row in (await self._database.execute(wanted)).scalars():
+            with contextlib.suppress(msgspec.DecodeError):
+                found.append(_decoder.decode(row))
+        return found
 
     async def trim(self, now: float) -> None:
         """Delete alerts that were resolved long ago, of every fleet."""
@@ -97,7 +95,7 @@ class AlertStore(FleetStore):
         """Those that are not over."""
         wanted = select(alert_mutes.c.body).where(alert_mutes.c.fleet == self._fleet, alert_mutes.c.end > now)
         rows: Sequence[str] = (await self._database.execute(wanted)).scalars().all()
-        return [_mute.decode(row) for row in rows]
+        return [msgspec.json.decode(row, type=Mute) for row in rows]
 
     async def write_mute(self, mute: Mute) -> None:
         body = msgspec.json.encode(mute).decode()
@@ -109,11 +107,8 @@ class AlertStore(FleetStore):
         await self._database.execute(delete(alert_mutes).where(one))
 
 
-def _read(row: str) -> AlertRecord | None:
-    try:
-        return _life.decode(row)
-    except msgspec.DecodeError:
-        return None
+def _is_open_after(at: float) -> ColumnElement[bool]:
+    return or_(alerts.c.resolved_at.is_(None), alerts.c.resolved_at > at)
 
 
 def _encode(record: AlertRecord) -> str:
