@@ -1,5 +1,5 @@
-"""Reserving, changing and releasing: a request is checked and written in one transaction, so that no user gets a GPU
-that another has. What counts now is kept in memory, for the fleet to look up.
+"""Makes, changes and releases reservations. A request is checked and written in one transaction, so that no two users
+get the same GPU. The reservations of about now are kept in memory, for the fleet to look up.
 """
 
 import math
@@ -54,7 +54,6 @@ from gpudeck.reservations.store import (
     ReservationStore,
     ReservationTransaction,
     end_claims,
-    is_as_before,
     new_row,
     normalize,
     write_change,
@@ -64,7 +63,6 @@ from gpudeck.reservations.store import (
 KEPT_BEFORE: Final = DAY
 """How long a reservation stays in memory after its end: its user may still be on the GPU."""
 KEPT_AHEAD: Final = DAY
-SOON_SECONDS: Final = 7 * DAY
 RELOAD_SECONDS: Final = 600.0
 SHARED_RELOAD_SECONDS: Final = 1.0
 """Where other hubs write to the same tables."""
@@ -177,8 +175,8 @@ class ReservationCalendar:
         return ReservationPlan(span, gpus, nearby)
 
     async def change(self, number: int, change: Change, by: Requester, known: Known) -> ReservationEdit:
-        """All of it or nothing. What was until now stays as it was: of one that runs, only the rest is changed. Where
-        nothing would be another, nothing is written, and both sides of the edit are the same object."""
+        """All of it or nothing. The past of a running reservation stays as it was. If nothing changes, nothing is
+        written, and both sides of the edit are the same object."""
         now = self.now()
         async with self._store.writing() as writing:
             before = await self._find_open(writing, number, by, now)
@@ -198,7 +196,8 @@ class ReservationCalendar:
                 "user": owner.name,
                 "note": before.note if change.note is None else normalize(change.note, NOTE_LENGTH),
             }
-            if is_as_before(before, values, gpus):
+            is_same = {gpu.uuid for gpu in gpus} == {gpu.uuid for gpu in before.gpus}
+            if is_same and all(getattr(before, name) == value for name, value in values.items()):
                 return ReservationEdit(before, before)
             if not by.is_admin:
                 others = await writing.of_user(owner.name, rest.start, rest.end, but=number)
@@ -217,7 +216,7 @@ class ReservationCalendar:
         return ReservationEdit(before, after)
 
     async def release_unused(self, number: int) -> ReservationEdit | None:
-        """Release a reservation that was never used; None where that is not so any more."""
+        """Release a reservation that was never used; None if it has been used, or is over."""
         now = self.now()
         async with self._fenced.writing() as writing:
             before = await writing.find(number)
@@ -228,7 +227,7 @@ class ReservationCalendar:
         return ReservationEdit(before, after)
 
     async def note_use(self, reservation: Reservation) -> None:
-        """Its owner was seen on one of its GPUs, for the first time."""
+        """Its owner uses one of its GPUs for the first time."""
         now = self.now()
         await self._fenced.note_use(reservation.id, now)
         self.near = [replace(one, used_at=now) if one.id == reservation.id else one for one in self.near]
@@ -237,7 +236,7 @@ class ReservationCalendar:
     async def claim(self, gpus: Sequence[CandidateGpu], user: str, seconds: float) -> int:
         """Claim GPUs for a user who is about to start a program; returns the id. No limits. Raises Conflict."""
         now, reserved = self.now(), [ReservedGpu(gpu.uuid, gpu.host, gpu.label) for gpu in gpus]
-        # The whole time that was promised, though claims too are counted in whole seconds.
+        # Rounded so that the claim lasts at least for the promised time.
         span = ReservationSpan(math.floor(now), math.ceil(now + seconds))
         async with self._store.writing() as writing:
             await self._check_free(writing, reserved, span, user, spares="reservation")
@@ -271,15 +270,8 @@ class ReservationCalendar:
         now = self.now()
         span = read_span(start, None, length, now)
         tiers = [find_named(wanted, known)] if wanted.any is None else self._matching(wanted.any, span, known)
-        drained = self._drained(known)
-        # Most find something soon: what is reserved a year ahead is read only for those who do not.
-        soon, in_use = span.end + SOON_SECONDS, _in_use(known)
-        near = await self.search(ReservationQuery(start=span.start, end=soon))
-        slot = first_slot(tiers, near, wanted.any, span, drained, in_use=in_use)
-        if slot is not None and slot.end <= soon:
-            return slot
-        later = await self.search(ReservationQuery(start=span.start))
-        return first_slot(tiers, later, wanted.any, span, drained, in_use=in_use)
+        taken = await self.search(ReservationQuery(start=span.start))
+        return first_slot(tiers, taken, wanted.any, span, self._drained(known), in_use=_in_use(known))
 
     async def _decide(
         self,
@@ -321,13 +313,12 @@ class ReservationCalendar:
             if not is_admin and span.start <= self.now():
                 check_in_use(gpus, owner.logins, known)
             return gpus
-        tiers, in_use = self._matching(wanted.any, span, known), _in_use(known)
-        taken = await self._overlapping(writing, None, span.start, span.end, but=but)
-        slot = first_slot(tiers, taken, wanted.any, span, drained, in_use=in_use)
-        if slot is not None and slot.start == span.start:
-            return slot.gpus
-        later = await self._overlapping(writing, None, span.start, None, but=but)
-        raise describe_too_few(wanted.any, first_slot(tiers, later, wanted.any, span, drained, in_use=in_use))
+        tiers = self._matching(wanted.any, span, known)
+        taken = await self._overlapping(writing, None, span.start, None, but=but)
+        slot = first_slot(tiers, taken, wanted.any, span, drained, in_use=_in_use(known))
+        if slot is None or slot.start > span.start:
+            raise describe_too_few(wanted.any, slot)
+        return slot.gpus
 
     async def _check_free(
         self,

@@ -1,5 +1,5 @@
-"""Conflicts: reservations and processes of others on the GPUs of a request, and the next time at which as much is free.
-Pure: GPUs and the times at which each is taken in, a time and GPUs out."""
+"""Conflicts of a request with reservations, maintenance and processes, and the next time at which enough GPUs are free.
+Pure."""
 
 import math
 from bisect import bisect_left
@@ -13,18 +13,13 @@ from gpudeck.model.times import show_utc
 from gpudeck.reservations.requests import Known, ReservationRefused, ReservationSpan, name_gpus
 
 Taken = Mapping[str, Sequence[tuple[float, float]]]
-"""By UUID: from when until when. Never two at once, by their start."""
-
-
+"""By UUID: the times at which a GPU is taken, in order and without overlaps."""
 Drained = Mapping[str, Sequence[MaintenanceWindow]]
-"""By UUID: the maintenance windows of a GPU, those that have ended among them."""
-
-
+"""By UUID: the maintenance windows of a GPU, also those that have ended."""
 NOTHING_DRAINED: Drained = {}
 
 
 def drained_gpus(windows: Sequence[MaintenanceWindow], known: Known) -> Drained:
-    """Nearly always there are no windows, and nothing is looked at."""
     found: dict[str, list[MaintenanceWindow]] = defaultdict(list)
     if not windows:
         return found
@@ -48,13 +43,11 @@ def taken_by(reservations: Sequence[Reservation], drained: Drained) -> Taken:
             found[gpu.uuid].append((one.start, one.end))
     for uuid, windows in drained.items():
         found[uuid] += [(one.start, one.last_moment) for one in windows]
-    mixed = drained.keys() | {gpu.uuid for one in reservations if one.scheduler is not None for gpu in one.gpus}
-    return {uuid: _merge(spans) if uuid in mixed else sorted(spans) for uuid, spans in found.items()}
+    return {uuid: _merge(spans) for uuid, spans in found.items()}
 
 
 def _merge(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those that overlap as one: reservations of one GPU never do, but maintenance and those of schedulers come in
-    between."""
+    """Overlapping spans as one. Our reservations never overlap, maintenance and those of schedulers may."""
     merged: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1]:
@@ -120,20 +113,20 @@ def choose(
 
 
 class Conflict(ReservationRefused):
-    """Others have those GPUs then, as `conflicts` say, or are on them now. `next_free` is the first time at which as
-    much is free for as long; None where no such time is known."""
+    """Others have those GPUs then, as `conflicts` say, or use them now. `next_free` is the first time at which as many
+    are free for as long; None if no such time is known."""
 
     def __init__(
         self,
         message: str,
-        hint: str = "",
+        hint: str,
+        next_free: ShownSlot | None = None,
         *,
-        conflicts: list[Reservation],
-        next_free: ShownSlot | None,
+        conflicts: Sequence[Reservation] = (),
         code: str = "conflict",
     ) -> None:
         super().__init__(code, message, hint)
-        self.conflicts = conflicts
+        self.conflicts = list(conflicts)
         self.next_free = next_free
 
 
@@ -146,13 +139,9 @@ def check_drained(
             if window.overlaps(span.start, span.end):
                 when = f"from {show_utc(window.start)} " if window.start > span.start else ""
                 until = "without an end yet" if window.end is None else f"until {show_utc(window.end)}"
-                raise Conflict(
-                    f"{window.place} is in maintenance {when}{until}: {window.reason[:80]}.",
-                    "Choose another time, or other GPUs.",
-                    conflicts=[],
-                    next_free=first_slot([gpus], later, None, span, drained),
-                    code="maintenance",
-                )
+                message = f"{window.place} is in maintenance {when}{until}: {window.reason[:80]}."
+                slot = first_slot([gpus], later, None, span, drained)
+                raise Conflict(message, "Choose another time, or other GPUs.", slot, code="maintenance")
 
 
 def check_free(
@@ -166,21 +155,22 @@ def check_free(
     what = f"{'is' if len(first.gpus) == 1 else 'are'} {'claimed' if first.kind == 'claim' else 'reserved'}"
     note = f" ({first.note[:80]})" if first.note else ""
     more = f" and {count - 1} more" if count > 1 else ""
-    raise Conflict(
-        f"{name_gpus(first.gpus)} {what} by {first.user}{note}: {first.title}{more}.",
-        "Begin later, or choose others.",
-        conflicts=conflicts,
-        next_free=first_slot([gpus], later, None, span, drained),
-    )
+    message = f"{name_gpus(first.gpus)} {what} by {first.user}{note}: {first.title}{more}."
+    slot = first_slot([gpus], later, None, span, drained)
+    raise Conflict(message, "Begin later, or choose others.", slot, conflicts=conflicts)
 
 
 def check_in_use(gpus: Sequence[ReservedGpu], logins: frozenset[str], known: Known) -> None:
-    """A GPU that another user is on cannot be reserved from now on. Its user can: they claim what they have."""
+    """Raises Conflict for a GPU that another user is on now. Its own user can reserve it."""
     for gpu in gpus:
         seen = known[gpu.uuid]
         others = [user for user in seen.users() if user not in logins]
         if others or (seen.is_in_use and not seen.users()):
-            raise _describe_use(gpu, others, is_allocated=seen.availability == "allocated")
+            how = f"is in use by {' and '.join(others[:3]) or 'an unknown user'}"
+            if seen.availability == "allocated":
+                how = "is allocated to a job by its scheduler"
+            message = f"GPU {gpu.label} of {gpu.host} {how} now."
+            raise Conflict(message, "Reserve it from a later time, or ask them.", code="in_use")
 
 
 def first_slot(
@@ -213,16 +203,4 @@ def describe_too_few(request: GpuRequest, slot: ShownSlot | None) -> Conflict:
     where = " on one host" if request.same_host else ""
     hint = "Begin later." if slot is not None else "Ask for fewer, or for others."
     message = f"{show_count(request.gpus, 'such GPU')}{where} cannot be had for so long at that time."
-    return Conflict(message, hint, conflicts=[], next_free=slot)
-
-
-def _describe_use(gpu: ReservedGpu, users: Sequence[str], *, is_allocated: bool) -> Conflict:
-    whose = " and ".join(users[:3]) or "an unknown user"
-    how = "is allocated to a job by its scheduler" if is_allocated else f"is in use by {whose}"
-    return Conflict(
-        f"GPU {gpu.label} of {gpu.host} {how} now.",
-        "Reserve it from a later time, or ask them.",
-        conflicts=[],
-        next_free=None,
-        code="in_use",
-    )
+    return Conflict(message, hint, slot)

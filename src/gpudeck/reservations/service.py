@@ -70,18 +70,18 @@ class Reconciler:
         found = ReconcileResult()
         running = [one for one in near if one.counts_at(now)]
         for one in running:
-            self._look_at(one, seen, now, found)
+            self._check_use(one, seen, now, found)
         for one, gpu in _latest_ended(near, now):
             if gpu.uuid not in found.marks:
-                self._look_after(one, gpu, seen.get(gpu.uuid), found)
-        # What is over is not kept in mind.
+                self._check_end(one, gpu, seen.get(gpu.uuid), found)
+        # Forget reservations that are over.
         known, counting = {one.id for one in near}, {one.id for one in running}
         self._told = {key for key in self._told if key[0] in known}
         self._warned &= counting
         self._unused_since = {number: at for number, at in self._unused_since.items() if number in counting}
         return found
 
-    def _look_at(self, one: Reservation, seen: Mapping[str, ObservedGpu], now: float, found: ReconcileResult) -> None:
+    def _check_use(self, one: Reservation, seen: Mapping[str, ObservedGpu], now: float, found: ReconcileResult) -> None:
         logins = self._logins_of(one.user)
         for gpu in one.gpus:
             occupants = _other_users(seen.get(gpu.uuid), logins)
@@ -91,16 +91,16 @@ class Reconciler:
         if one.used_at is None and any(_has_owner(seen.get(gpu.uuid), logins) for gpu in one.gpus):
             found.used.append(one)
         elif one.used_at is None and one.kind == "reservation":
-            self._look_for_owner(one, seen, now, found)
+            self._check_no_show(one, seen, now, found)
 
-    def _look_for_owner(
+    def _check_no_show(
         self, one: Reservation, seen: Mapping[str, ObservedGpu], now: float, found: ReconcileResult
     ) -> None:
         no_show = self._settings.no_show
         if no_show == "off":
             return
         if not all(_is_empty(seen.get(gpu.uuid)) for gpu in one.gpus):
-            # An owner who cannot use the GPUs, or may be on them unseen, is not late.
+            # Others use the GPUs, or the owner may do so without being seen.
             self._unused_since.pop(one.id, None)
             return
         deadline = self._unused_since.setdefault(one.id, now) + no_show
@@ -114,22 +114,18 @@ class Reconciler:
                 title = f"{what} is released in {left} if nobody uses it"
                 found.events.append(_event(now, "reservation_unused", title, one, user=one.user))
 
-    def _look_after(self, one: Reservation, gpu: ReservedGpu, seen: ObservedGpu | None, found: ReconcileResult) -> None:
+    def _check_end(self, one: Reservation, gpu: ReservedGpu, seen: ObservedGpu | None, found: ReconcileResult) -> None:
         """Users who stay after the end of their reservation."""
         logins = self._logins_of(one.user) or frozenset()
-        staying = [
-            process.user
-            for process in (seen.occupants if seen is not None else None) or ()
-            if process.user in logins and _was_there(process, one)
-        ]
-        if not staying or staying[0] is None:
+        occupants = (seen.occupants if seen is not None else None) or ()
+        user = next((other.user for other in occupants if other.user in logins and _was_there(other, one)), None)
+        if user is None:
             return
-        found.marks[gpu.uuid] = ReservationMark(
-            None, f"{staying[0]} is still on it: {one.user}'s reservation has ended"
-        )
+        why = f"{one.user}'s reservation has ended"
+        found.marks[gpu.uuid] = ReservationMark(None, f"{user} is still on it: {why}")
         if self._is_new(one, gpu, ""):
-            title = f"{staying[0]} is still on GPU {gpu.label} of {gpu.host}: {one.user}'s reservation has ended"
-            found.events.append(_event(one.end, "reservation_overrun", title, one, gpu=gpu, user=staying[0]))
+            title = f"{user} is still on GPU {gpu.label} of {gpu.host}: {why}"
+            found.events.append(_event(one.end, "reservation_overrun", title, one, gpu=gpu, user=user))
 
     def _emit_conflict(
         self, one: Reservation, gpu: ReservedGpu, occupant: Occupant, now: float, found: ReconcileResult
@@ -150,7 +146,6 @@ class Reconciler:
 
 
 def release_event(one: Reservation, now: float) -> Event:
-    """The event that an unused reservation was released."""
     title = f"{one.user}'s reservation of {name_gpus(one.gpus)} was released: nobody used it"
     return _event(now, "reservation_released", title, one, user=one.user)
 

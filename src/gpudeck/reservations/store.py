@@ -20,6 +20,7 @@ from gpudeck.database.engine import FleetStore
 from gpudeck.database.schema import reservation_gpus as gpu_table
 from gpudeck.database.schema import reservations as table
 from gpudeck.model.reservation import Reservation, ReservedGpu
+from gpudeck.model.text import clean
 from gpudeck.reservations.requests import ReservationSpan
 
 MAX_LISTED: Final = 10_000
@@ -29,8 +30,6 @@ _COLUMNS = [column for column in table.c if column.name != "fleet"]
 _NAMES = [column.name for column in _COLUMNS]
 _COUNTED = or_(table.c.released_at.is_(None), table.c.released_at > table.c.start)
 _FEW: Final = 64
-_AT_ONCE: Final = 500
-"""How many UUIDs are named in one question: a database takes some ten thousand, and reading all is quicker by then."""
 NOTE_LENGTH = 1000
 USER_LENGTH = 160
 
@@ -66,12 +65,10 @@ class ReservationTransaction:
         """All that count at some time within that range on any of those GPUs, or on any at all, but for the one with
         the id `but`; by their start."""
         conditions = [*_within(self._fleet, start, end), table.c.id != (but or 0)]
-        wanted = None if uuids is None else set(uuids)
-        if wanted is not None and len(wanted) <= _AT_ONCE:
-            ids = select(gpu_table.c.reservation_id).where(gpu_table.c.uuid.in_(wanted))
-            return await _read(self._connection, [*conditions, table.c.id.in_(ids)])
-        found = await _read(self._connection, conditions)
-        return found if wanted is None else [one for one in found if any(gpu.uuid in wanted for gpu in one.gpus)]
+        if uuids is not None:
+            ids = select(gpu_table.c.reservation_id).where(gpu_table.c.uuid.in_(set(uuids)))
+            conditions.append(table.c.id.in_(ids))
+        return await _read(self._connection, conditions)
 
     async def of_user(self, user: str, start: float, end: float, *, but: int | None = None) -> list[Reservation]:
         """The user's reservations within that range."""
@@ -127,14 +124,12 @@ class ReservationStore(FleetStore):
 
     async def search(self, query: ReservationQuery) -> list[Reservation]:
         """By their start, then by their id; without those that were given back before they began."""
-        if not all(map(_can_be_kept, (query.user, query.host, query.gpu))):
-            return []
         conditions = _within(self._fleet, query.start, query.end)
         if query.user is not None:
-            conditions.append(table.c.user == query.user)
+            conditions.append(table.c.user == clean(query.user))
         for column, wanted in ((gpu_table.c.host, query.host), (gpu_table.c.uuid, query.gpu)):
             if wanted is not None:
-                conditions.append(table.c.id.in_(select(gpu_table.c.reservation_id).where(column == wanted)))
+                conditions.append(table.c.id.in_(select(gpu_table.c.reservation_id).where(column == clean(wanted))))
         async with self._database.begin() as connection:
             return await _read(connection, conditions, query.limit)
 
@@ -184,11 +179,6 @@ async def _read_gpus(
     return found
 
 
-def _can_be_kept(text: str | None) -> bool:
-    """PostgreSQL refuses even to look for the character 0, and no database takes half a character."""
-    return text is None or not any(char == "\0" or "\ud800" <= char <= "\udfff" for char in text)
-
-
 def normalize(text: str, most: int) -> str:
     """One line of text in any script: without control characters and halves of characters, which no database takes.
 
@@ -211,15 +201,6 @@ def new_row(user: str, by: str, span: ReservationSpan, note: str, now: float) ->
     }
 
 
-def is_as_before(before: Reservation, values: dict[str, Any], gpus: Sequence[ReservedGpu]) -> bool:
-    """Whether these values and GPUs would change nothing of it."""
-    return not _is_moved(before, gpus) and all(getattr(before, name) == value for name, value in values.items())
-
-
-def _is_moved(before: Reservation, gpus: Sequence[ReservedGpu]) -> bool:
-    return {gpu.uuid for gpu in gpus} != {gpu.uuid for gpu in before.gpus}
-
-
 async def write_change(
     writing: ReservationTransaction,
     before: Reservation,
@@ -227,8 +208,8 @@ async def write_change(
     gpus: Sequence[ReservedGpu],
     now: float,
 ) -> Reservation:
-    """Of one that runs and moves to other GPUs the past part stays behind as a reservation of its own."""
-    is_moved = _is_moved(before, gpus)
+    """If a running reservation moves to other GPUs, its past stays as a reservation of its own."""
+    is_moved = {gpu.uuid for gpu in gpus} != {gpu.uuid for gpu in before.gpus}
     if is_moved and before.start < now:
         moment = float(math.floor(now))
         past = new_row(
