@@ -11,7 +11,7 @@ from functools import reduce
 from pathlib import Path
 
 from gpudeck import sources
-from gpudeck.alerts.rules.registry import RULES, RULES_BY_NAME
+from gpudeck.alerts.rules import RULES, RULES_BY_NAME
 from gpudeck.alerts.settings import DEFAULTS, Limits
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.exposition import expose

@@ -11,7 +11,7 @@ from fakes.reports import GIB, make_envelope, make_gpu, make_process
 from fakes.seeds import seeds
 from gpudeck.alerts.record import AlertRecord
 from gpudeck.alerts.rule import FleetContext
-from gpudeck.alerts.rules.registry import RULES
+from gpudeck.alerts.rules import RULES
 from gpudeck.alerts.settings import DEFAULTS, AlertSettings, Override, RuleChange, Thresholds
 from gpudeck.model.errors import ReportRefused
 from gpudeck.model.report import Disk, GpuEvent, GpuReading, Report

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from alerts.watched import NOW, Watched
 from fakes.reports import GIB, make_busy_gpu, make_gpu, make_process
 from gpudeck.alerts.rule import HUB, FleetContext
-from gpudeck.alerts.rules.registry import RULES, RULES_BY_NAME
+from gpudeck.alerts.rules import RULES, RULES_BY_NAME
 from gpudeck.alerts.settings import DEFAULTS, AlertSettings, Override, RuleChange
 from gpudeck.model.history import Backlog, judge_backlog, judge_damage, judge_problem
 from gpudeck.model.report import Disk, GpuEvent, GpuReading, Report

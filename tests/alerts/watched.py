@@ -11,10 +11,9 @@ from gpudeck.alerts.engine import AlertEngine
 from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.record import AlertRecord
 from gpudeck.alerts.rule import FleetContext, RuleFinding
-from gpudeck.alerts.rules.registry import RULES_BY_NAME
-from gpudeck.alerts.selection import HostSelector
+from gpudeck.alerts.rules import RULES_BY_NAME
+from gpudeck.alerts.selection import GpuTrends, HostSelector
 from gpudeck.alerts.settings import DEFAULTS, AlertSettings
-from gpudeck.alerts.trends import GpuTrends
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.event import Event
 from gpudeck.model.report import GpuReading, Report

@@ -21,7 +21,7 @@ from fakes.prometheus import find_store
 from fakes.waiting import wait_until
 from generated_dashboard import dashboard
 from generated_rules import ASKED, HUB, RECORDED
-from gpudeck.alerts.rules.registry import RULES
+from gpudeck.alerts.rules import RULES
 from gpudeck.alerts.settings import DEFAULTS
 from gpudeck.model.catalog import CATALOG, Kind
 from gpudeck.model.exposition import expose

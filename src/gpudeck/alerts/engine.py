@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from gpudeck.alerts.grouping import OutgoingMessage
 from gpudeck.alerts.record import AlertRecord, describe
 from gpudeck.alerts.rule import HUB, FleetContext, HostSnapshot, Rule, RuleFinding, Selection
+from gpudeck.alerts.rules import RULES
 from gpudeck.alerts.rules.own import make_own_rules, retired_rule
-from gpudeck.alerts.rules.registry import RULES
 from gpudeck.alerts.settings import AlertSettings, Limits, LimitsByRule, Thresholds
 from gpudeck.alerts.state import AlertStateMachine, Subjects
 from gpudeck.fleet.table import FleetTable
@@ -199,8 +199,10 @@ class AlertEngine(AlertStateMachine):
     def evaluate(self, host: HostSnapshot) -> None:
         self._seen.add(host.id)
         active = self._active.get(host.id)
-        if host.status != "never_seen" and host.name != host.id and host.name in self._active:
-            self._note_first_seen(host.name)
+        if host.status != "never_seen" and host.name != host.id:
+            # Until a host reports for the first time, its id is its name.
+            for record in list(self._active.get(host.name, {}).get("host_unreadable", {}).values()):
+                self._end(record, None)
         if host.status != "up":
             self._evaluate_silent(host, active)
             return
@@ -382,11 +384,6 @@ class AlertEngine(AlertStateMachine):
                     self._note_unknown(record, why)
                 else:
                     self._ease(record, limits)
-
-    def _note_first_seen(self, name: str) -> None:
-        """Until a host reports for the first time its name is its id."""
-        for record in list(self._active[name].get("host_unreadable", {}).values()):
-            self._end(record, None)
 
     def _note_unread(self, host: HostSnapshot, active: Mapping[str, Subjects]) -> None:
         """None of its GPUs can be read now."""

@@ -12,7 +12,7 @@ A result is a pair: what is certainly true, and what is certainly false. Where i
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from math import isfinite
@@ -64,8 +64,6 @@ _TOKEN = re.compile(
 )
 _KEYWORDS: Final = frozenset(("and", "or", "not", "like", "for"))
 _COMPARISONS: Final = frozenset(("<", "<=", ">", ">=", "==", "!="))
-_COMPUTED: Final = {"+": add, "-": sub, "*": mul}
-
 Truth = tuple[Any, Any]
 """What is certainly true, and what is certainly false: two bools, or two columns of them."""
 
@@ -203,30 +201,28 @@ class _Parser:
             return token.text
         return ""
 
-    def _read_or(self) -> _Node:
-        left = self._read_and()
-        while self._take("or"):
-            left = self._join(left, self._read_and(), is_and=False)
+    def _read_chain(
+        self, signs: Sequence[str], read: Callable[[], _Node], combine: Callable[[str, _Node, _Node], _Node]
+    ) -> _Node:
+        left = read()
+        while sign := self._take(*signs):
+            left = combine(sign, left, read())
         return left
+
+    def _read_or(self) -> _Node:
+        return self._read_chain(("or",), self._read_and, self._join)
 
     def _read_and(self) -> _Node:
-        left = self._read_not()
-        while self._take("and"):
-            left = self._join(left, self._read_not(), is_and=True)
-        return left
+        return self._read_chain(("and",), self._read_not, self._join)
 
-    def _join(self, left: _Node, right: _Node, *, is_and: bool) -> _Node:
+    def _join(self, sign: str, left: _Node, right: _Node) -> _Node:
         first, second = self._as_condition(left), self._as_condition(right)
 
-        def both(values: Values) -> Truth:
+        def join(values: Values) -> Truth:
             (a, not_a), (b, not_b) = first(values), second(values)
-            return a & b, not_a | not_b
+            return (a & b, not_a | not_b) if sign == "and" else (a | b, not_a & not_b)
 
-        def either(values: Values) -> Truth:
-            (a, not_a), (b, not_b) = first(values), second(values)
-            return a | b, not_a & not_b
-
-        return _Node("condition", both if is_and else either, left.start, right.end)
+        return _Node("condition", join, left.start, right.end)
 
     def _read_not(self) -> _Node:
         start = self._token.start
@@ -282,31 +278,22 @@ class _Parser:
         return _Node("condition", compare, left.start, right.end)
 
     def _read_sum(self) -> _Node:
-        left = self._read_product()
-        while sign := self._take("+", "-"):
-            right = self._read_product()
-            self._check_numbers(left, right, "added")
-            left = self._compute(sign, left, right, left.unit or right.unit)
-        return left
+        return self._read_chain(("+", "-"), self._read_product, self._compute)
 
     def _read_product(self) -> _Node:
-        left = self._read_factor()
-        while sign := self._take("*", "/"):
-            right = self._read_factor()
-            self._check_numbers(left, right, "")
-            is_plain = not right.unit or (sign == "*" and not left.unit)
-            left = self._compute(sign, left, right, (left.unit or right.unit) if is_plain else _ANY)
-        return left
+        return self._read_chain(("*", "/"), self._read_factor, self._compute)
 
-    def _compute(self, sign: str, left: _Node, right: _Node, unit: str) -> _Node:
-        first, second, compute = left.evaluate, right.evaluate, _COMPUTED.get(sign, _divide)
+    def _compute(self, sign: str, left: _Node, right: _Node) -> _Node:
+        self._check_numbers(left, right, "added" if sign in "+-" else "")
+        has_unit = sign in "+-" or not right.unit or (sign == "*" and not left.unit)
+        first, second, compute = left.evaluate, right.evaluate, _COMPUTED[sign]
 
         def evaluate(values: Values) -> Any:
             result = compute(first(values), second(values))
             # NaN if it is infinite, as after a division by 0.
             return result + (result - result)
 
-        return _Node("number", evaluate, left.start, right.end, unit)
+        return _Node("number", evaluate, left.start, right.end, (left.unit or right.unit) if has_unit else _ANY)
 
     def _read_factor(self) -> _Node:
         token = self._token
@@ -400,6 +387,16 @@ def _read_unit(number: str, unit: str) -> tuple[str, float]:
     return "bytes", float(parse_memory(f"{number}{unit}"))
 
 
+def _divide(left: Any, right: Any) -> Any:
+    try:
+        return left / right
+    except ZeroDivisionError:
+        return float("nan")
+
+
+_COMPUTED: Final = {"+": add, "-": sub, "*": mul, "/": _divide}
+
+
 def _differs(first: Any, second: Any) -> Any:
     return (first < second) | (first > second)
 
@@ -423,13 +420,6 @@ def _compare(sign: str, left: Callable[[Values], Any], right: Callable[[Values],
         return is_true(first, second), is_false(first, second)
 
     return compare
-
-
-def _divide(left: Any, right: Any) -> Any:
-    try:
-        return left / right
-    except ZeroDivisionError:
-        return float("nan")
 
 
 PLACES: Final = ("host", "gpu", "model", "users")

@@ -1,13 +1,12 @@
 """The types of rules: a rule, its findings, and the fleet and its recent past as rules see them. Pure."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from msgspec import Struct, field
 
 from gpudeck.alerts.notifiers.rendering import MessageKind
 from gpudeck.alerts.settings import Limits
-from gpudeck.alerts.trends import Growths
 from gpudeck.fleet.columns import Flags
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.table import FleetTable
@@ -16,6 +15,9 @@ from gpudeck.model.gpu_state import HealthSettings
 from gpudeck.model.history import HistoryTrouble
 from gpudeck.model.reservation import Reservation
 from gpudeck.model.view import Gpu, Host, HostStatus
+
+LOADED_PERCENT: Final = 90.0
+"""From this utilization on a GPU is under load."""
 
 
 class GoneGpu(Struct, frozen=True):
@@ -76,9 +78,18 @@ class Selection(NamedTuple):
     is_anew: bool
 
 
+class CounterGrowth(Struct, frozen=True):
+    gpu: GpuState
+    amount: float
+
+
+Growths = Mapping[str, Mapping[str, CounterGrowth]]
+"""By counter and UUID: the GPUs of which it grew within its window. A counter that began anew has not grown."""
+
+
 class FleetContext(Struct, frozen=True, kw_only=True):
     """The state of the fleet as a whole. `power_limits` is the usual limit of each GPU model in watts,
-    `usual_clocks` the usual clock of those under load in MHz; `growth` are the counters that grew (see `trends`).
+    `usual_clocks` the usual clock of those under load in MHz; `growth` are the counters that grew (see `GpuTrends`).
 
     `late_reservations` have begun and are not used, with the time at which they are released.
     `free` and `known` are how many GPUs are free, and of how many it is known what they do. `drained` are the ids of

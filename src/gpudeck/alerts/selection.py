@@ -1,8 +1,7 @@
 """The input of alert rules: snapshots of hosts, with the recent past that rules need (late reports, GPUs that
-disappeared).
+disappeared), and trends (counters that grew, the usual clocks of each model).
 
-Of a thousand hosts nearly all are well: columns say once a second which ones have to be looked at. What is kept of a
-host's past changes only while it is one of these.
+Nearly all hosts of a large fleet are well. Once a second, column operations select the hosts to evaluate.
 """
 
 from collections import defaultdict, deque
@@ -12,12 +11,13 @@ from typing import Final
 import numpy as np
 
 from gpudeck.alerts.grouping import count_recent
-from gpudeck.alerts.rule import GoneGpu, HostSnapshot, Selection
+from gpudeck.alerts.rule import LOADED_PERCENT, CounterGrowth, GoneGpu, Growths, HostSnapshot, Selection
 from gpudeck.fleet.baseline import has_other_name
 from gpudeck.fleet.columns import NAN, NONE, UP, Flags, Floats, Rows
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.state import FleetState
+from gpudeck.fleet.table import FleetTable
 from gpudeck.model.view import HostStatus
 
 HOUR: Final = 3600.0
@@ -26,8 +26,8 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 
 
 class _Past:
-    """The recent past of one host. `searched` is the state of the fleet (FleetTable.regroupings) in which the GPUs that
-    are gone were last looked for."""
+    """The recent past of one host. `searched` is the value of FleetTable.regroupings when its missing GPUs were last
+    searched in the fleet."""
 
     def __init__(self) -> None:
         self.status: HostStatus = "never_seen"
@@ -38,7 +38,7 @@ class _Past:
 
 
 class HostSelector:
-    """Once a second, `choose` hosts and `snapshot` each of them. One event loop owns it, and nothing here blocks."""
+    """Once a second, `choose` hosts and `snapshot` each of them. One event loop owns it."""
 
     def __init__(self, fleet: FleetState) -> None:
         self._fleet = fleet
@@ -51,17 +51,17 @@ class HostSelector:
         self._seen: Floats = np.empty((0, 0))
 
     def remember(self, now: float) -> None:
-        """All hosts as they are now: what they have no longer when they are seen next is gone."""
+        """Note all hosts as they are now. GPUs that are missing at the next look are gone."""
         self._is_new = False
         for host in self._fleet.hosts.values():
             self._note(host, now)
 
     def choose(self, selected: Selection, active: Mapping[str, set[str]], now: float) -> dict[str, set[str]]:
-        """The hosts to see now, by id, with the UUIDs of those of their GPUs that are to be looked at.
+        """The hosts to evaluate now, by id, with the UUIDs of the GPUs to evaluate.
 
-        In addition to hosts and GPUs that are `selected`, and those of `active` alerts that may change by themselves,
-        these are hosts with an alert that have reported since they were last seen, those of their GPUs of which a value
-        is another, and the hosts that are or were not up, that have other GPUs than before, or that miss one.
+        These are hosts and GPUs that are `selected`, and those of `active` alerts that may change without a report;
+        hosts with an alert that have reported since the last look, and their GPUs with changed values; and hosts that
+        are or were not up, whose set of GPUs has changed, or that miss a GPU.
         """
         self._fleet.settle()
         if self._is_new:
@@ -118,11 +118,11 @@ class HostSelector:
         )
 
     def expect(self, host_id: str, gpu: GoneGpu, now: float) -> None:
-        """A GPU was lost before this start of the hub: it stays lost until a host reports it."""
+        """A GPU was lost before this start of the hub. It stays lost until a host reports it."""
         self._miss(host_id, self._past[host_id], gpu, now)
 
     def forget(self) -> None:
-        """Hosts that are no longer in the fleet. A host of which a GPU is missed may still come."""
+        """Forget hosts that are no longer in the fleet, except hosts that miss a GPU: they may still return."""
         for host_id in self._past.keys() - self._fleet.hosts.keys():
             if not self._past[host_id].gone or self._past[host_id].had:
                 del self._past[host_id]
@@ -130,7 +130,7 @@ class HostSelector:
                 self._bereft.discard(host_id)
 
     def power_limits(self) -> dict[str, float]:
-        """The power limit that most GPUs of a model have; of two that as many have, the higher one."""
+        """The most common power limit of each model; of two equally common limits, the higher one."""
         self._fleet.settle()
         gpus = self._table.gpus
         watts, models, names = gpus.metric("power_limit_watts"), gpus.model[: gpus.end], list(gpus.models)
@@ -141,7 +141,7 @@ class HostSelector:
         return usual
 
     def _find_hosts(self, ids: Collection[str]) -> list[HostState]:
-        """Those in the fleet. An alert of a host that had not reported yet has the host's name instead of its id."""
+        """Hosts in the fleet. Alerts of a host that had not reported yet have its name instead of its id."""
         everybody, found = self._fleet.hosts, list[HostState]()
         for host_id in ids:
             host = everybody.get(host_id)
@@ -149,8 +149,8 @@ class HostSelector:
         return found
 
     def _find_changed(self, selected: Selection, is_alarmed: Flags) -> Flags:
-        """The GPUs, by row, of hosts with an alert, or of which a rule may find something, with another value than when
-        they were last seen."""
+        """The GPUs, by row, of hosts with an alert, or that a rule may find, whose values have changed since the last
+        look."""
         gpus = self._table.gpus
         self._reads = np.array([gpus.place[name] for name in selected.reads], np.int64)
         self._make_room()
@@ -164,7 +164,7 @@ class HostSelector:
         return is_watched
 
     def _remember_values(self, host: HostState, gpus: list[GpuState], *, is_known: bool) -> None:
-        """As they are seen now; of a host that is silent, or of which no GPU can be read, nothing is."""
+        """Forget them if the host is silent, or if none of its GPUs can be read."""
         self._make_room()
         if host.status != "up" or not is_known:
             self._seen[host.rows] = NAN
@@ -173,7 +173,6 @@ class HostSelector:
             self._seen[rows] = self._table.gpus.values[np.ix_(rows, self._reads)]
 
     def _make_room(self) -> None:
-        """For what was seen of each GPU, by row."""
         rows, width = len(self._table.gpus.values), len(self._reads)
         if self._seen.shape != (rows, width):
             grown = np.full((rows, width), NAN)
@@ -185,7 +184,7 @@ class HostSelector:
         past = self._past[host.id]
         if past.status == "late" and host.status == "up":
             past.returns.append(now)
-        # One that comes back after a start of the hub was not late.
+        # A host that returns after a start of the hub was not late.
         past.status = "never_seen" if host.is_restored else host.status
         (self._silent.discard if host.status == "up" else self._silent.add)(host.id)
         if (host.status == "up" or host.is_restored) and past.had.keys() != host.gpus.keys():
@@ -195,8 +194,8 @@ class HostSelector:
         return past
 
     def _note_gone(self, host: HostState, past: _Past, now: float) -> None:
-        """A board that is cut into instances is not gone, nor are they when it is whole again, or cut otherwise; nor is
-        a GPU that another source calls otherwise."""
+        """A board that is split into MIG instances is not gone, nor are its instances when that changes, nor a GPU with
+        another name from another source."""
         gpus = host.gpus
         boards = {gpu.parent for gpu in gpus.values()} | gpus.keys()
         for uuid, gpu in past.had.items():
@@ -210,7 +209,7 @@ class HostSelector:
         self._bereft.add(host_id)
 
     def _gone(self, host: HostState, past: _Past, now: float) -> tuple[GoneGpu, ...]:
-        """Those that are in no host now: one that was moved is not lost."""
+        """The missing GPUs of a host. A GPU that is in another host now is not missing."""
         is_searched, past.searched = past.searched == self._table.regroupings, self._table.regroupings
         for uuid, (_, at) in list(past.gone.items()):
             is_there = not is_searched and any(uuid in other.gpus for other in self._fleet.hosts.values())
@@ -219,3 +218,72 @@ class HostSelector:
         if not past.gone:
             self._bereft.discard(host.id)
         return tuple(gpu for gpu, _ in past.gone.values())
+
+
+WINDOWS: Final = {"ecc_corrected_count": HOUR, "nvlink_error_count": HOUR, "remapped_rows_count": 24 * HOUR}
+"""Over how many seconds the growth of each counter is added up."""
+_MIN_PEERS: Final = 4
+
+
+class GpuTrends:
+    """`look` at most once a minute. What happened before the hub was started is not known. One event loop owns it, and
+    nothing here blocks."""
+
+    def __init__(self) -> None:
+        self._seen: list[GpuState | None] = []
+        self._values: Floats = np.empty((0, len(WINDOWS)))
+        self._regroupings = -1
+        self._grown: dict[str, dict[str, deque[tuple[float, float]]]] = {name: defaultdict(deque) for name in WINDOWS}
+        self.growth: Growths = {}
+        self.usual_clocks: Mapping[str, float] = {}
+
+    def look(self, table: FleetTable, now: float) -> None:
+        gpus = table.gpus
+        values = gpus.values[: gpus.end][:, [gpus.place[name] for name in WINDOWS]]
+        before = self._values_before(table)
+        names = tuple(WINDOWS)
+        for row, place in np.argwhere(values > before).tolist():
+            gpu = self._seen[row]
+            if gpu is not None:
+                self._grown[names[place]][gpu.uuid].append((now, float(values[row, place] - before[row, place])))
+        # A value that cannot be read keeps the value before.
+        self._values = np.where(np.isnan(values), before, values)
+        self.growth = self._add_up(now)
+        self.usual_clocks = find_usual_clocks(table)
+
+    def _values_before(self, table: FleetTable) -> Floats:
+        """The values before, in the rows of now."""
+        if table.regroupings == self._regroupings and len(self._seen) == table.gpus.end:
+            return self._values
+        nothing = np.full(len(WINDOWS), NAN)
+        known = {gpu.uuid: self._values[row] for row, gpu in enumerate(self._seen) if gpu is not None}
+        self._seen, self._regroupings = list(table.gpu_at[: table.gpus.end]), table.regroupings
+        rows = [nothing if gpu is None else known.get(gpu.uuid, nothing) for gpu in self._seen]
+        return np.array(rows).reshape(-1, len(WINDOWS))
+
+    def _add_up(self, now: float) -> Growths:
+        gpus = {gpu.uuid: gpu for gpu in self._seen if gpu is not None} if any(self._grown.values()) else {}
+        found: dict[str, dict[str, CounterGrowth]] = {name: {} for name in WINDOWS}
+        for name, seconds in WINDOWS.items():
+            for uuid, steps in list(self._grown[name].items()):
+                while steps and not 0 <= now - steps[0][0] < seconds:
+                    steps.popleft()
+                if not steps:
+                    del self._grown[name][uuid]
+                elif uuid in gpus:
+                    found[name][uuid] = CounterGrowth(gpus[uuid], sum(amount for _, amount in steps))
+        return found
+
+
+def find_usual_clocks(table: FleetTable) -> dict[str, float]:
+    """The median SM clock of each model under load, without GPUs that their power limit slows down. Models with fewer
+    than four such GPUs are left out."""
+    gpus = table.gpus
+    clocks, models, names = gpus.metric("clock_sm_mhz"), gpus.model[: gpus.end], list(gpus.models)
+    is_peer = (gpus.metric("utilization_percent") >= LOADED_PERCENT) & (clocks > 0)
+    is_peer &= ~(gpus.metric("throttled_power") > 0) & (gpus.last_seen[: gpus.end] == NONE)
+    found, counts = np.unique(models[is_peer], return_counts=True)
+    return {
+        names[model]: float(np.median(clocks[is_peer & (models == model)]))
+        for model in found[counts >= _MIN_PEERS].tolist()
+    }

@@ -16,11 +16,10 @@ from gpudeck.alerts.grouping import OutgoingMessage
 from gpudeck.alerts.notifiers.rendering import DEMO_PREFIX, Message
 from gpudeck.alerts.record import describe
 from gpudeck.alerts.rule import FleetContext, GoneGpu
-from gpudeck.alerts.rules.registry import RULES
-from gpudeck.alerts.selection import HostSelector
+from gpudeck.alerts.rules import RULES
+from gpudeck.alerts.selection import GpuTrends, HostSelector
 from gpudeck.alerts.settings import DEFAULTS, AlertSettings
 from gpudeck.alerts.store import AlertStore
-from gpudeck.alerts.trends import GpuTrends
 from gpudeck.auth.auth import Auth
 from gpudeck.database.background import BackgroundWriter, trim_regularly
 from gpudeck.database.engine import Database

@@ -11,7 +11,7 @@ from msgspec import Struct
 from sqlalchemy import ColumnElement, delete, or_, select
 
 from gpudeck.alerts.record import AlertRecord
-from gpudeck.alerts.rules.registry import RULES_BY_NAME
+from gpudeck.alerts.rules import RULES_BY_NAME
 from gpudeck.database.engine import FleetStore, delete_old
 from gpudeck.database.schema import alert_mutes, alerts
 from gpudeck.model.alert import Alert, Mute

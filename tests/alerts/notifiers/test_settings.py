@@ -73,11 +73,11 @@ def test_routes_are_read_with_the_words_of_the_file() -> None:
         ("  channels: {a: 'json://a'}\n  mail: b", "mail names the channel b, which is not there; channels has a"),
         (
             f"  channels: {{a: 'https://hooks.example/{SECRET}'}}\n  mail: a",
-            "mail names the channel a, which sends no mail: its address begins with https://",
+            "mail names the channel a, which needs an address mailto:// or mailtos:// for that",
         ),
         (
             f"  channels: {{a: 'slack://T1JJ3T3L2/A1BRTD4JD/{SECRET}'}}\n  slack: a",
-            "slack names the channel a, which cannot write to single users: that needs slack:// with a bot's token",
+            "slack names the channel a, which needs an address slack:// with a bot's token",
         ),
         (
             f"  channels: {{a: {{url: 'json://{SECRET}', events: [host_up, hots_down]}}}}",

@@ -40,6 +40,7 @@ _LabelName = Annotated[
 ]
 _Text = Annotated[str, Meta(min_length=1, max_length=500)]
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]{0,31})://\S")
+_MAIL = re.compile(r"mailtos?://", re.IGNORECASE)
 _BOT = re.compile(r"slack://(?:[^/@]*@)?(?:[^/?]*/?\?(?:.*&)?token=)?xox", re.IGNORECASE)
 """Slack's address with a token of a bot or a user; without one it is a webhook, which writes to one channel."""
 TOPICS: Final = (*DEFAULTS, "watch", "ask", "digest")
@@ -136,22 +137,14 @@ class NotifySettings(Struct, frozen=True):
             _check(f"routes: number {index + 1} names", route.to, self.channels)
         _check("mail names", [self.mail] if self.mail else [], self.channels)
         _check("slack names", [self.slack] if self.slack else [], self.channels)
-        self._check_direct()
-
-    def _check_direct(self) -> None:
-        """As far as the address stands here: what is in a file is seen when it is used."""
-        mail = None if self.mail is None else self.channels[self.mail].url
-        if mail is not None and scheme_of(mail.strip()) not in ("mailto", "mailtos"):
-            raise ValueError(
-                f"mail names the channel {self.mail}, which sends no mail: its address begins with "
-                f"{scheme_of(mail.strip())}://, and not with mailto:// or mailtos://"
-            )
-        slack = None if self.slack is None else self.channels[self.slack].url
-        if slack is not None and not _BOT.match(slack.strip()):
-            raise ValueError(
-                f"slack names the channel {self.slack}, which cannot write to single users: that needs slack:// with a "
-                "bot's token (xoxb-…)"
-            )
+        # As far as the address is here: one in a file is read when it is used.
+        for name, channel, pattern, hint in (
+            ("mail", self.mail, _MAIL, "mailto:// or mailtos://"),
+            ("slack", self.slack, _BOT, "slack:// with a bot's token (xoxb-…)"),
+        ):
+            url = None if channel is None else self.channels[channel].url
+            if url is not None and not pattern.match(url.strip()):
+                raise ValueError(f"{name} names the channel {channel}, which needs an address {hint} for that")
 
 
 def route_problem(routes: Iterable[RouteSettings], own_rules: Iterable[str]) -> str | None:

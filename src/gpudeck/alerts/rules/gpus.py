@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from gpudeck.alerts.rule import FleetContext, HostSnapshot, Rule, RuleFinding, find_at, rule
+from gpudeck.alerts.rule import LOADED_PERCENT, FleetContext, HostSnapshot, Rule, RuleFinding, find_at, rule
 from gpudeck.alerts.rules.hosts import why_no_driver
 from gpudeck.alerts.settings import DEFAULTS, Limits
-from gpudeck.alerts.trends import LOADED_PERCENT
 from gpudeck.fleet.columns import IDLE, NAN, NOBODY, Flags, Floats, GpuColumns
 from gpudeck.fleet.table import FleetTable
 from gpudeck.model.event import Severity
@@ -60,7 +59,7 @@ def limit_rule(
 
 
 def growth_rule(name: str, counter: str, words: Words, **fields: Any) -> Rule:
-    """A rule about the growth of a counter within the time of `trends.WINDOWS`."""
+    """A rule about the growth of a counter within the time of `selection.WINDOWS`."""
 
     def measure(gpu: Gpu, context: FleetContext) -> float | None:
         growth = context.growth.get(counter, {}).get(gpu.uuid)
