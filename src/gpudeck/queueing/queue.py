@@ -1,5 +1,5 @@
-"""The queue of requests for GPUs (`gpudeck wait`), stored in the database, so that it survives a restart: served from
-the live fleet every second, with claims that are visible as reservations, and waiting times estimated from the history.
+"""The queue of `gpudeck wait`: stored in the database, so that it survives a restart, and served every second from the
+live fleet. Granted GPUs are claimed for a while, which is visible as a reservation.
 
 One event loop owns it, and changes are serialised: no request is served twice or lost."""
 
@@ -43,26 +43,26 @@ log = logging.getLogger(__name__)
 MAX_WAITING: Final = 1000
 MOST_OF_ONE: Final = 100
 MAX_POLL: Final = 25.0
-"""Seconds for which a question about a place is kept open."""
+"""The longest time in seconds for which `ask` waits."""
 _REFUSED_SECONDS: Final = 10.0
-"""For how long a GPU is skipped that could not be claimed: a reservation may be about to begin."""
+"""How long a GPU is skipped after a claim of it failed: a reservation may be about to begin."""
 
 LoginsOf = Callable[[Request], Collection[str]]
-"""The logins on the hosts of the user who waits."""
+"""The logins of the user of a request on the hosts."""
 FindOutdated = Callable[[Set[str]], Set[str]]
-"""Those of these GPUs, by UUID, of which more has to be known before they are granted."""
+"""The GPUs among these, by UUID, that have to be read again before they are granted."""
 
 
 class QueueStore(FleetStore):
-    """One fleet's line. All of it raises Temporary where the database does not answer."""
+    """The requests of one fleet. All methods raise Temporary if the database does not answer."""
 
     async def list(self) -> list[Request]:
-        """In the order in which they came."""
+        """The oldest first."""
         wanted = select(table).where(table.c.fleet == self._fleet).order_by(table.c.created_at, table.c.id)
         return [_read(dict(row)) for row in (await self._database.execute(wanted)).mappings()]
 
     async def add(self, key: str, user: str, account: str | None, wanted: GpuRequest, now: float) -> Request:
-        """The request with that key, a new one where there is none."""
+        """The request with that key, a new one if there is none."""
         row = to_row(wanted) | {"fleet": self._fleet, "key": key, "user": user, "account": account}
         row |= {"created_at": now, "last_seen_at": now}
         try:
@@ -73,7 +73,7 @@ class QueueStore(FleetStore):
             return _read(dict((await self._database.execute(known)).mappings().one()))
 
     async def note_seen(self, numbers: dict[int, float]) -> None:
-        """When those who wait last asked, by id."""
+        """When the client of each request last asked, by id."""
         async with self._database.begin() as connection:
             for number, at in numbers.items():
                 later = (table.c.id == number) & (table.c.last_seen_at < at)
@@ -96,7 +96,8 @@ def _read(row: dict[str, Any]) -> Request:
 
 
 class Claims(Protocol):
-    """Claims GPUs for a while, visibly. Raises Temporary, or another GpudeckError where one of them is taken."""
+    """The part of ReservationCalendar that the queue needs. Raises Temporary, or another GpudeckError for a GPU that is
+    taken."""
 
     async def claim(self, gpus: Sequence[CandidateGpu], user: str, seconds: float) -> int: ...
     async def extend_claim(self, number: int, until: float) -> bool: ...
@@ -104,13 +105,13 @@ class Claims(Protocol):
 
 
 class QueueFull(GpudeckError):
-    """Too many wait."""
+    """There are too many requests."""
 
 
 class WaitQueue:
-    """`load` once; `step` every second, and when `wake` is set; `stop` at the end, which answers all open questions.
+    """`load` once; `step` every second, and when `wake` is set; `stop` at the end, which ends every `ask`.
 
-    Whatever asks the database raises Temporary.
+    Methods that use the database raise Temporary.
     """
 
     def __init__(
@@ -138,23 +139,23 @@ class WaitQueue:
         self._starting: dict[int, float] = {}
         self._refused: dict[str, float] = {}
         self._lock = asyncio.Lock()
-        self._news = asyncio.Condition()
+        self._changed = asyncio.Condition()
         self._is_over = False
         self.is_loaded = is_loaded
-        """False: who waits has not been read yet, and `list` does not know."""
+        """False: the requests have not been read yet, and `list` is empty."""
 
     @property
     def claimed(self) -> dict[str, int]:
-        """The free GPUs that wait for a request, by UUID: its id."""
+        """Free GPUs that are claimed for a request: its id by their UUID."""
         return self.positions.claimed
 
     @property
     def is_empty(self) -> bool:
-        """Whether no request is known; another hub may know some, where the database is shared."""
+        """False also if another hub may have requests, as the database is shared."""
         return not self._requests and not self._store.is_shared
 
     def list(self) -> list[QueuePosition]:
-        """Those who were granted something first, then the line in its order."""
+        """Granted requests first, then the queue in its order."""
         in_order = sorted(self._requests.values(), key=lambda one: (one.granted is None, one.order))
         return [self.positions.show(one) for one in in_order]
 
@@ -162,7 +163,7 @@ class WaitQueue:
         return self._requests.get(number)
 
     async def load(self) -> None:
-        """No client could ask while there was no hub: all who waited then count as present."""
+        """No client could ask while there was no hub: all requests count as seen now."""
         async with self._lock:
             now = self._now()
             self._requests = {one.id: replace(one, last_seen_at=now) for one in await self._store.list()}
@@ -170,7 +171,7 @@ class WaitQueue:
             self.is_loaded = True
 
     async def join(self, key: str, user: str, account: str | None, wanted: GpuRequest) -> QueuePosition:
-        """Join the queue; with a key that is in it already, the same request. Raises QueueFull."""
+        """A new request, or the one with that key. Raises QueueFull."""
         async with self._lock:
             known = next((one for one in self._requests.values() if one.key == key), None)
             if known is None:
@@ -178,15 +179,15 @@ class WaitQueue:
                 known = await self._store.add(key, user, account, wanted, self._now())
             if known.user != user:
                 raise QueueFull("another user's request has that key.", "Choose another key.")
-            self._requests[known.id] = heard = replace(known, last_seen_at=self._now())
+            self._requests[known.id] = seen = replace(known, last_seen_at=self._now())
             self.positions.arrange(self._requests.values())
         self.wake.set()
-        return self.positions.show(heard)
+        return self.positions.show(seen)
 
     async def ask(self, number: int, wait: float = 0.0, seen: str = "") -> QueuePosition | None:
-        """The position of a request, and a sign of life of its client; None where there is no such request. It may take
-        up to `wait` seconds, as long as the place is still as its version `seen`. Who has seen that it was granted and
-        asks again says that the command runs and is still about to use the GPUs."""
+        """The position of a request, and a sign of life of its client; None if there is no such request. Waits for up
+        to `wait` seconds while the version of the position is `seen`. A client that knows that its request was granted
+        and asks again says that its command runs and does not use the GPUs yet."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + min(wait, MAX_POLL, self.settings.forget / 2)
         while (one := self._requests.get(number)) is not None:
@@ -197,15 +198,15 @@ class WaitQueue:
             left = deadline - loop.time()
             if place.version != seen or left <= 0 or self._is_over:
                 return place
-            async with self._news:
+            async with self._changed:
                 try:
-                    await asyncio.wait_for(self._news.wait(), left)
+                    await asyncio.wait_for(self._changed.wait(), left)
                 except TimeoutError:
                     continue
         return None
 
     async def leave(self, number: int) -> bool:
-        """Give up a place, or what was granted. False where there is no such place."""
+        """Give up a request, or its granted GPUs. False if there is no such request."""
         async with self._lock:
             one = self._requests.get(number)
             if one is None:
@@ -216,8 +217,8 @@ class WaitQueue:
         return True
 
     async def step(self, gpus: Sequence[CandidateGpu], awaited: Collection[str] = ()) -> None:
-        """Let time pass: who is gone goes, who started has started, and who comes next gets what is free. `awaited` are
-        hosts whose GPUs are not known yet, by name and id."""
+        """Remove requests that ended, and grant free GPUs to those that are next. `awaited` are hosts whose GPUs are
+        not known yet, by name and id."""
         async with self._lock:
             if self._store.is_shared:
                 await self._reload()
@@ -240,7 +241,7 @@ class WaitQueue:
             raise QueueFull(f"{user} waits {MOST_OF_ONE} times already.", "`gpudeck wait` ends with Ctrl-C.")
 
     async def _reload(self) -> None:
-        """What other hubs changed. Each hub follows its own waiters."""
+        """Other hubs may have changed the queue. Each hub notes when its own clients asked."""
         found = await self._store.list()
         before = self._requests
         self._requests = {
@@ -249,7 +250,7 @@ class WaitQueue:
         }
 
     async def _note_seen(self) -> None:
-        """Written to the database rarely: `load` makes up for what it misses."""
+        """For other hubs. Written to the database rarely."""
         due = self.settings.forget / 4
         news = {
             one.id: one.last_seen_at
@@ -276,7 +277,7 @@ class WaitQueue:
                 await self._extend(one, one.granted)
 
     async def _extend(self, one: Request, granted: Granted) -> None:
-        """Keep the GPUs of a command that runs and is not on them yet, in time before they are others'."""
+        """Extend the claim of a command that runs and does not use its GPUs yet, before it ends."""
         now = self._now()
         until = min(now + self.settings.claim, granted.at + self.settings.longest_claim)
         is_due = granted.until - now <= self.settings.claim / 2 and until > granted.until
@@ -313,7 +314,7 @@ class WaitQueue:
         self.positions.settle(self._requests.values(), found, gpus, awaited)
 
     async def _give(self, grant: ScheduledGrant) -> None:
-        """Claim first: a hub that dies in between leaves a short claim behind, never two of the same GPU."""
+        """Claim first: a hub that dies in between leaves a claim that ends soon, and no GPU that is granted twice."""
         one = self._requests[grant.request]
         now = self._now()
         try:
@@ -331,8 +332,8 @@ class WaitQueue:
             await self._claims.end_claim(claim)
 
     async def _notify(self) -> None:
-        async with self._news:
-            self._news.notify_all()
+        async with self._changed:
+            self._changed.notify_all()
 
 
 STEP_SECONDS: Final = 1.0
@@ -343,7 +344,7 @@ _RUNS: Final = 1000
 
 
 class QueueService(Service):
-    """`queue` is what the API asks. `close` may be called twice: open requests are answered before the server stops."""
+    """`queue` is for the API. `close` may be called twice: every `ask` ends before the server stops."""
 
     name = "queue"
 
@@ -360,7 +361,7 @@ class QueueService(Service):
         fleet: str = REAL,
         now: Clock = clock.wall,
     ) -> None:
-        """`fleet` is the name under which a demo's queue is kept apart. See WaitQueue for `find_outdated`."""
+        """`fleet` separates the queue of a demo from that of real hosts."""
         self._hub = hub
         self._users = users
         self._history = history
@@ -387,7 +388,7 @@ class QueueService(Service):
             self._tasks.append(loop.create_task(self._estimate_forever(self._history)))
 
     async def close(self) -> None:
-        """Open requests are answered at once; their clients ask again when a hub serves."""
+        """Every `ask` ends at once; clients ask again when a hub serves."""
         await self.queue.stop()
         await cancel_tasks(*self._tasks)
 
@@ -416,7 +417,7 @@ class QueueService(Service):
         return (one.user,) if one.account is None else self._users.logins_of(one.account)
 
     async def _estimate_forever(self, history: Store) -> None:
-        """How long programs stayed lately; asked only while the queue is not empty."""
+        """Read how long programs ran lately, only while the queue is not empty."""
         asked_at = float("-inf")
         while True:
             await asyncio.sleep(STEP_SECONDS)
@@ -426,9 +427,9 @@ class QueueService(Service):
             try:
                 self.queue.positions.run_lengths = await asyncio.to_thread(_query_run_lengths, history, asked_at)
             except (HistoryRefused, Temporary) as error:
-                log.debug("cannot estimate how long programs stay: %s", error)
+                log.debug("cannot estimate waiting times: %s", error)
             except Exception:
-                log.exception("cannot estimate how long programs stay")
+                log.exception("cannot estimate waiting times")
 
 
 def _query_run_lengths(store: Store, now: float) -> dict[str, list[float]]:
