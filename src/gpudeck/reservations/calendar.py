@@ -61,7 +61,7 @@ from gpudeck.reservations.store import (
 )
 
 KEPT_BEFORE: Final = DAY
-"""How long a reservation stays in memory after its end: its user may still be on the GPU."""
+"""How long a reservation stays in memory after its end: its user may still use the GPU."""
 KEPT_AHEAD: Final = DAY
 RELOAD_SECONDS: Final = 600.0
 SHARED_RELOAD_SECONDS: Final = 1.0
@@ -70,12 +70,12 @@ NO_SHOW: Final = "nobody used it"
 
 
 class ReservationCalendar:
-    """`load` once, then `refresh` once a second. `changed` is called after each change of what is in memory; `changes`
-    counts all that this hub has made, however far ahead, and what it has seen of other hubs'.
+    """`load` once, then `refresh` once a second. `changed` is called when the reservations in memory have changed;
+    `changes` counts all changes of this hub, however far ahead, and those of other hubs about now.
 
-    `of_schedulers` are reservations that others have made: they are listed and respected, and not changed here.
+    `of_schedulers` are reservations of schedulers: they are listed and respected, and cannot be changed here.
 
-    Everything that asks the database raises Temporary; what is refused is a ReservationRefused.
+    Methods that use the database raise Temporary; a request that is refused raises ReservationRefused.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ReservationCalendar:
         of_schedulers: Callable[[], Sequence[Reservation]] = tuple,
         fenced: ReservationStore | None = None,
     ) -> None:
-        """`fenced` is `store` for what only the hub with the duty writes."""
+        """`fenced` is a store that only the hub with the duty can write to."""
         self._maintenance = maintenance
         self.of_schedulers = of_schedulers
         self._seen = of_schedulers()
@@ -103,7 +103,7 @@ class ReservationCalendar:
         self._loaded_at = self._known_at = float("-inf")
 
     async def load(self) -> None:
-        """Read what counts about now."""
+        """Read the reservations of about now."""
         now = self.now()
         near = await self._store.search(ReservationQuery(start=now - KEPT_BEFORE, end=now + KEPT_AHEAD))
         self.changes += near != self.near
@@ -112,30 +112,30 @@ class ReservationCalendar:
         self._changed()
 
     def adopt(self, near: list[Reservation], at: float) -> None:
-        """What counted about that moment, until it can be read."""
+        """Use the reservations of a copy from `at` until the database can be read."""
         self.near, self._known_at = near, at
         self.changes += 1
 
     @property
     def is_known(self) -> bool:
-        """Whether what was read last reaches until now: it was not more than a day ago."""
+        """Whether the reservations in memory include those of now: they were read less than a day ago."""
         return 0 <= self.now() - self._known_at < KEPT_AHEAD
 
     async def refresh(self) -> None:
-        """See what other hubs wrote, and what has come near meanwhile."""
+        """Read again when it is time: other hubs may have written, and later reservations have come near."""
         pause = SHARED_RELOAD_SECONDS if self._store.is_shared else RELOAD_SECONDS
         if not 0 <= self.now() - self._loaded_at < pause:
             await self.load()
 
     def see_of_schedulers(self) -> Sequence[Reservation]:
-        """Those that schedulers have made; a change of them counts as one."""
+        """The reservations of schedulers; if they have changed, `changes` grows."""
         found = self.of_schedulers()
         self.changes += found is not self._seen
         self._seen = found
         return found
 
     def current(self) -> dict[str, Reservation]:
-        """What counts now, by the UUID of each GPU, without a query."""
+        """The reservations that count now, by the UUID of each GPU, without a query."""
         now, known = self.now(), (*self.near, *self.of_schedulers())
         return {gpu.uuid: one for one in known if one.counts_at(now) for gpu in one.gpus}
 
@@ -153,7 +153,7 @@ class ReservationCalendar:
     async def reserve(
         self, draft: ReservationDraft, owner: Requester, known: Known, *, by: Requester | None = None
     ) -> Reservation:
-        """Make a reservation for `owner`; `by` is who asks for it, where that is another user."""
+        """Make a reservation for `owner`; `by` is the caller if that is another user."""
         by = by or owner
         now = self.now()
         async with self._store.writing() as writing:
@@ -207,7 +207,7 @@ class ReservationCalendar:
         return ReservationEdit(before, after)
 
     async def release(self, number: int, by: Requester, reason: str = "") -> ReservationEdit:
-        """Give it back: one that runs ends now and its past stays, one that has not begun never counted."""
+        """A running reservation ends now and its past stays; a planned one never counts."""
         now = self.now()
         async with self._store.writing() as writing:
             before = await self._find_open(writing, number, by, now)
@@ -266,7 +266,7 @@ class ReservationCalendar:
     async def next_free(
         self, wanted: ReservationRequest, length: float, known: Known, *, start: float | None = None
     ) -> ShownSlot | None:
-        """The first time at which that is free for `length` seconds; None where none within reach is known."""
+        """The first time at which the GPUs are free for `length` seconds; None if no such time is known."""
         now = self.now()
         span = read_span(start, None, length, now)
         tiers = [find_named(wanted, known)] if wanted.any is None else self._matching(wanted.any, span, known)
@@ -281,7 +281,7 @@ class ReservationCalendar:
         known: Known,
         by: Requester,
     ) -> tuple[ReservationSpan, list[ReservedGpu]]:
-        """When a new reservation would be, and which GPUs it would have. Raises ReservationRefused."""
+        """The time and the GPUs of a new reservation. Raises ReservationRefused."""
         now = self.now()
         span = read_span(draft.start, draft.end, draft.length, now)
         gpus = await self._settle(transaction, draft.wanted, span, owner, known, is_admin=by.is_admin)
@@ -305,7 +305,7 @@ class ReservationCalendar:
         but: int | None = None,
         is_admin: bool = False,
     ) -> list[ReservedGpu]:
-        """The GPUs of a request that are free then. Raises Conflict with the next time at which they are."""
+        """The GPUs of a request that are free then. Raises Conflict with the next time at which enough are."""
         drained = self._drained(known)
         if wanted.any is None:
             gpus = find_named(wanted, known)
@@ -331,8 +331,8 @@ class ReservationCalendar:
         spares: ReservationKind = "claim",
         drained: Drained = NOTHING_DRAINED,
     ) -> None:
-        """Raises Conflict. A claim and a reservation of the same owner do not conflict; two claims of one owner are for
-        two processes, and do. `spares` are own reservations that do not conflict."""
+        """Raises Conflict. Own reservations of the kind `spares` do not conflict: a claim and a reservation of one user
+        go together, while two claims are for two processes."""
         later = await self._overlapping(writing, {gpu.uuid for gpu in gpus}, span.start, None, but=but)
         others = [one for one in later if one.user != user or one.kind != spares or one.scheduler is not None]
         check_drained(gpus, others, span, drained)
@@ -347,7 +347,7 @@ class ReservationCalendar:
         *,
         but: int | None = None,
     ) -> list[Reservation]:
-        """All that count within that range, those of schedulers among them, by their start."""
+        """Reservations within that range, also of schedulers, by their start."""
         found = await transaction.overlapping(uuids, start, end, but=but)
         within = [one for one in self.of_schedulers() if ReservationQuery(start=start, end=end).matches(one)]
         others = [one for one in within if uuids is None or any(gpu.uuid in uuids for gpu in one.gpus)]

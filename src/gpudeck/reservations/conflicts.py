@@ -67,11 +67,8 @@ def find_slot(
     same_host: bool = False,
     in_use: Collection[str] = (),
 ) -> ShownSlot | None:
-    """The first time, from `earliest` on, from which `count` of the GPUs are free for `length` seconds. `in_use` are
-    those that are in use now.
-
-    Nothing becomes free but where something ends: only those moments are tried.
-    """
+    """The first time from `earliest` on at which `count` of the GPUs are free for `length` seconds. `in_use` are those
+    that are in use now. Only the ends of the times in `taken` are tried: nothing becomes free in between."""
     if count > len(gpus):
         return None
     ends = {end for gpu in gpus for _, end in taken.get(gpu.uuid, ()) if earliest < end < math.inf}
@@ -84,7 +81,7 @@ def find_slot(
 
 
 def is_free(spans: Sequence[tuple[float, float]], start: float, end: float) -> bool:
-    """Whether none of the spans reaches into that time. What ends when it starts does not."""
+    """Whether none of the spans overlaps that time."""
     before = bisect_left(spans, (end,))
     return before == 0 or spans[before - 1][1] <= start
 
@@ -92,11 +89,11 @@ def is_free(spans: Sequence[tuple[float, float]], start: float, end: float) -> b
 def choose(
     free: Sequence[ReservedGpu], count: int, *, same_host: bool, in_use: Collection[str] = ()
 ) -> list[ReservedGpu] | None:
-    """So many of them: of one host if any has enough, else of as few hosts as will do; None where there are not enough,
-    or not on one host.
+    """`count` GPUs: of one host if any has enough, else of as few hosts as possible. None if there are not enough, or
+    with `same_host` not enough on one host.
 
-    Of several hosts the one of which the fewest have to be GPUs in use now; then the one that has the
-    fewest left over, so that whole hosts stay whole for those who need one; then the one with the most unused.
+    Of several hosts, the one that needs the fewest GPUs that are in use now; then the one with the fewest left over, so
+    that whole hosts stay free; then the one with the most unused.
     """
     hosts: dict[str, list[ReservedGpu]] = defaultdict(list)
     for gpu in free:
@@ -182,7 +179,8 @@ def first_slot(
     *,
     in_use: Collection[str] = (),
 ) -> ShownSlot | None:
-    """The earliest; of two at the same time that of the first tier. Without a request, for all GPUs of a tier."""
+    """The earliest slot of any tier; of two at one time, that of the first tier. Without a request, for all GPUs of
+    a tier."""
     spans = taken_by(taken, drained)
     slots = (
         find_slot(

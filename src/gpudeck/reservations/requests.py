@@ -1,5 +1,4 @@
-"""Requests for a reservation (named GPUs, GPUs of a host, any that fit) and changes of one, the limits that they are
-held to, and the errors that refuse one, with a sentence for people and a code for programs. Pure."""
+"""Requests to make or change a reservation, the limits that apply to them, and the errors that refuse them. Pure."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,14 +15,14 @@ from gpudeck.model.times import show_utc
 from gpudeck.reservations.settings import DAY, ReservationSettings
 
 LATE_SECONDS = 120.0
-"""A start that is past by no more than this means now: clocks differ, and people take a while to press a button."""
+"""A start that is past by no more than this means now: clocks differ, and filling in a form takes a while."""
 SHORTEST = 60.0
 FURTHEST = 3660 * DAY
-"""No reservation, not even an admin's, is longer or further ahead than ten years: that is a typing mistake."""
+"""No reservation, not even an admin's, ends more than ten years ahead: that would be a typing mistake."""
 
 
 class ReservationRefused(GpudeckError):
-    """What makes no sense, or is not allowed. `code` is for programs: `unknown_gpu`, `past`, `limit`, …"""
+    """A request that makes no sense, or is not allowed. `code` is for programs: `unknown_gpu`, `past`, `limit`, …"""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -31,14 +30,14 @@ class ReservationRefused(GpudeckError):
 
 
 class NoSuchReservation(ReservationRefused):
-    """There is none of that number."""
+    """There is no reservation with that id."""
 
     def __init__(self, number: int) -> None:
         super().__init__("not_found", f"there is no reservation {number}.", "`gpudeck reservations` lists them.")
 
 
 class ReservationChanged(ReservationRefused):
-    """The reservation was changed meanwhile: `newer` is its current version."""
+    """The reservation was changed meanwhile. `newer` is its current version."""
 
     def __init__(self, newer: Reservation) -> None:
         message = f"reservation {newer.id} was changed meanwhile: it has version {newer.version} now."
@@ -56,14 +55,14 @@ def name_gpus(gpus: Sequence[ReservedGpu]) -> str:
 
 
 class Requester(Struct, frozen=True):
-    """The caller: `name` for the audit log and as the owner of new reservations, `logins` on the hosts."""
+    """The caller. `name` is for the audit log and owns new reservations; `logins` are those on the hosts."""
 
     name: str
     is_admin: bool = False
     logins: frozenset[str] = frozenset()
 
     def may_change(self, reservation: Reservation) -> bool:
-        """Callers without an account have no name, and share the reservations that were made without one."""
+        """Callers without an account have no name, and share the reservations that were made without an account."""
         is_anybodys = not self.name and not reservation.created_by
         return self.is_admin or is_anybodys or (bool(self.name) and reservation.user == self.name)
 
@@ -78,10 +77,7 @@ class ReservationSpan(Struct, frozen=True):
 
 
 def read_span(start: float | None, end: float | None, length: float | None, now: float) -> ReservationSpan:
-    """From `start`, or now, until `end` or for `length` seconds. Raises ReservationRefused for what cannot be.
-
-    Whole seconds, as in calendars.
-    """
+    """From `start`, or now, until `end` or for `length` seconds, in whole seconds. Raises ReservationRefused."""
     if (end is None) == (length is None):
         raise ReservationRefused("bad_request", "a reservation needs either an end or a length.", "Such as 4h.")
     for moment in (start, end, length):
@@ -117,9 +113,9 @@ def check_limits(
     *,
     longest_before: float = 0.0,
 ) -> None:
-    """Raises ReservationRefused that says which limit. `others` are the same person's, within that time.
+    """Raises ReservationRefused, which names the limit. `others` are reservations of the same user within that time.
 
-    `longest_before` is how long it was before it is changed: what an admin allowed can at least be shortened.
+    `longest_before` is the length before a change: a reservation that an admin has made longer can be shortened.
     """
     if span.length > max(settings.longest, longest_before):
         raise _limit(
@@ -138,7 +134,7 @@ def check_limits(
 def peak(reservations: Iterable[Reservation]) -> int:
     """The most GPUs that these have at one time."""
     steps = [step for one in reservations for step in ((one.start, len(one.gpus)), (one.end, -len(one.gpus)))]
-    # What ends at a moment ends before what begins then.
+    # At one moment, ends come before starts.
     return max(accumulate((change for _, change in sorted(steps)), initial=0))
 
 
@@ -156,7 +152,7 @@ def describe(one: Reservation) -> str:
 
 _SEE = "`gpudeck show` has all hosts and GPUs."
 _SAME_SIZE = 1.1
-"""Memory that is larger by less than this factor is no reason to choose another GPU."""
+"""GPUs whose memory differs by less than this factor count as equally large."""
 
 
 class Occupant(Struct, frozen=True):
@@ -167,8 +163,8 @@ class Occupant(Struct, frozen=True):
 
 
 class ObservedGpu(Struct, frozen=True):
-    """A GPU of the fleet as reservations see it. `occupants` is None where they are unknown, as on a silent host.
-    `parent` is the UUID of a MIG instance's board."""
+    """A GPU of the fleet, with what reservations depend on. `occupants` is None if they are unknown, as on a silent
+    host. `parent` is the UUID of a MIG instance's board."""
 
     uuid: str
     host: str
@@ -192,7 +188,7 @@ class ObservedGpu(Struct, frozen=True):
         return self.availability in {"busy", "idle", "allocated"}
 
     def users(self) -> list[str]:
-        """Those who are known to be on it, each once."""
+        """The known users, each once."""
         return list(dict.fromkeys(one.user for one in self.occupants or () if one.user is not None))
 
 
@@ -201,8 +197,8 @@ Known = Mapping[str, ObservedGpu]
 
 
 class ReservationRequest(Struct, frozen=True, kw_only=True):
-    """`gpus` are UUIDs; `host` is a name or an id and `labels` are numbers of its GPUs, none: all; `any` asks for any
-    GPUs that match."""
+    """`gpus` are UUIDs. `host` is a name or an id, and `labels` are numbers of its GPUs, empty for all. `any` asks for
+    any GPUs that match."""
 
     gpus: tuple[str, ...] = ()
     host: str | None = None
@@ -211,7 +207,7 @@ class ReservationRequest(Struct, frozen=True, kw_only=True):
 
 
 def find_named(wanted: ReservationRequest, known: Known) -> list[ReservedGpu]:
-    """The GPUs that are named one by one or by their host. Raises ReservationRefused for those that are unknown."""
+    """The GPUs that are named one by one or by their host. Raises ReservationRefused for unknown ones."""
     found = _of_host(wanted, known) if wanted.host is not None else _by_uuid(wanted.gpus, known)
     if not found:
         raise ReservationRefused("bad_request", "no GPU is named.", "Name GPUs, a host, or how many of any.")
@@ -223,12 +219,12 @@ def find_named(wanted: ReservationRequest, known: Known) -> list[ReservedGpu]:
 def find_matching(
     request: GpuRequest, known: Known, *, is_near: bool, reserved: Iterable[str]
 ) -> list[list[ReservedGpu]]:
-    """All GPUs that could be chosen, in tiers: those with the least memory that is enough, then these and those with
-    the next more, at last all. A request for 40 GiB takes no 80 from others while there is less. Sizes that differ by
-    less than a tenth are one tier: a free card is better than one in use that has slightly less.
+    """All GPUs that could be chosen, in tiers by memory: those with the least that is enough, then these and those with
+    the next size, and so on. A request for 40 GiB takes no GPU with 80 while a smaller one is free. Sizes that differ
+    by less than a tenth are one tier: a free GPU is better than one in use that is slightly smaller.
 
-    Where it begins soon (`is_near`), no GPU that is in use without a reservation (`reserved` are those with one): it
-    is unknown when that use ends. So it is of a job of a scheduler, whatever reservation its GPU has here.
+    If the reservation begins soon (`is_near`), GPUs in use without a reservation (they are not in `reserved`) or by a
+    scheduler's job are left out: it is unknown when that use ends.
     """
     if not 1 <= request.gpus <= MAX_GPUS:
         raise ReservationRefused("bad_request", f"how many GPUs has to be a number from 1 to {MAX_GPUS}.")
@@ -241,7 +237,7 @@ def find_matching(
         for gpu in matching
         if not is_unusable(gpu.availability, gpu.health) and not (is_near and gpu.is_in_use and gpu.uuid not in leaving)
     ]
-    # Of those that are as large, GPUs that nobody is on now are more likely to be free then.
+    # Within a size, GPUs that are not in use now are more likely to be free then.
     free.sort(key=lambda gpu: (memory_order(gpu), gpu.is_in_use))
     sizes: list[float] = []
     for size in sorted(set(map(memory_order, free)), reverse=True):
@@ -267,7 +263,7 @@ def _of_host(wanted: ReservationRequest, known: Known) -> list[ObservedGpu]:
         return there
     found: dict[str, ObservedGpu] = {}
     for label in wanted.labels:
-        # A board that is cut into instances is all of them.
+        # The number of a board that is split into MIG instances means all of them.
         named = [gpu for gpu in there if gpu.label == label] or [gpu for gpu in there if str(gpu.index) == label]
         if not named:
             has = ", ".join(gpu.label for gpu in there[:16])
@@ -277,7 +273,7 @@ def _of_host(wanted: ReservationRequest, known: Known) -> list[ObservedGpu]:
 
 
 class ReservationDraft(Struct, frozen=True, kw_only=True):
-    """What is to be reserved. None as `start` means now; one of `end` and `length` is given."""
+    """A new reservation. None as `start` means now; one of `end` and `length` is given."""
 
     wanted: ReservationRequest
     start: float | None = None
@@ -287,9 +283,9 @@ class ReservationDraft(Struct, frozen=True, kw_only=True):
 
 
 class Change(Struct, frozen=True, kw_only=True):
-    """What is to be another; None stays. With a `start` and neither `end` nor `length` it moves as it is.
+    """Changes of a reservation; None leaves a field as it is. A `start` without `end` and `length` moves it.
 
-    `version` is the one that the caller has seen; None: whatever it is now.
+    `version` is the one that the caller has seen, None for the current one.
     """
 
     version: int | None = None
@@ -309,8 +305,8 @@ class ReservationEdit(Struct, frozen=True):
 
 
 class ReservationPlan(Struct, frozen=True):
-    """The time and the GPUs that a new reservation would have. `nearby` are all reservations on the same hosts within
-    that time, by their start."""
+    """The time and the GPUs of a new reservation. `nearby` are all reservations on the same hosts within that time, by
+    their start."""
 
     span: ReservationSpan
     gpus: list[ReservedGpu]
@@ -318,17 +314,13 @@ class ReservationPlan(Struct, frozen=True):
 
 
 def changed_span(before: Reservation, change: Change, now: float) -> ReservationSpan:
-    """Raises ReservationRefused. The beginning of one that runs is past, and stays."""
+    """Raises ReservationRefused. The start of a running reservation cannot be changed."""
     is_running = before.start <= now
     start = before.start if change.start is None else float(math.floor(change.start))
     if is_running and start != before.start:
         raise ReservationRefused("past", "it has begun: its start cannot be changed.", "Change its end.")
-    if change.length is not None:
-        end = start + math.floor(change.length)
-    elif change.end is not None:
-        end = float(math.floor(change.end))
-    else:
-        end = start + (before.end - before.start)
+    length = before.end - before.start if change.length is None else math.floor(change.length)
+    end = float(math.floor(change.end)) if change.end is not None and change.length is None else start + length
     if start != before.start:
         return read_span(start, end, None, now)
     check_span(ReservationSpan(start, end), now)

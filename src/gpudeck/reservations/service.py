@@ -1,8 +1,7 @@
-"""The reservations of a hub: those that count now are shown at their GPUs, and compared with what is observed there:
-GPUs in use by their owner or by another user, and unused reservations. What is not known proves nothing: a GPU that
-cannot be read is neither unused nor used by others.
+"""The reservations of a hub: shown at their GPUs while they count, and compared with the observed users of these GPUs.
+A GPU that cannot be read counts neither as unused nor as used by others.
 
-Everything that asks the database is done by one task at a time, off the way of reports and of the tick."""
+One task at a time uses the database, apart from reports and the tick."""
 
 import asyncio
 import logging
@@ -37,15 +36,15 @@ from gpudeck.reservations.settings import DAY, ReservationSettings
 from gpudeck.reservations.store import ReservationStore
 
 OVERRUN_SECONDS: Final = DAY
-"""For how long after the end a user who stays is reported."""
+"""For how long after its end a reservation's owner is reported who still uses the GPU."""
 
 LoginsOf = Callable[[str], frozenset[str] | None]
-"""The logins of a reservation's owner on the hosts; None where they are unknown: then any user may be the owner."""
+"""The logins of a reservation's owner on the hosts; None if they are unknown: any user may be the owner then."""
 
 
 class ReconcileResult(Struct, frozen=True):
-    """`marks` is what is shown at GPUs, by UUID. `used` are those whose owners were seen for the first time, `unused`
-    those that are to be released as unused, `late` those that soon are, with the time."""
+    """`marks` are shown at GPUs, by UUID. `used` are reservations whose owners were seen for the first time, `unused`
+    those to release as unused, `late` those that will be released soon, with the time."""
 
     marks: dict[str, ReservationMark] = field(default_factory=dict)
     used: list[Reservation] = field(default_factory=list)
@@ -55,8 +54,8 @@ class ReconcileResult(Struct, frozen=True):
 
 
 class Reconciler:
-    """`reconcile` every few seconds. Each event is reported once. After a restart of the hub the unused time is counted
-    anew: a reservation is released late rather than early."""
+    """`reconcile` every few seconds. Each event is reported once. After a restart of the hub the unused time starts
+    again: a reservation is released too late rather than too early."""
 
     def __init__(self, settings: ReservationSettings, logins_of: LoginsOf) -> None:
         self._settings = settings
@@ -66,7 +65,7 @@ class Reconciler:
         self._told: set[tuple[int, str, str]] = set()
 
     def reconcile(self, near: Sequence[Reservation], seen: Mapping[str, ObservedGpu], now: float) -> ReconcileResult:
-        """`near` are the reservations of about now, `seen` their GPUs as far as the fleet has them."""
+        """`near` are the reservations of about now, `seen` their GPUs that are in the fleet."""
         found = ReconcileResult()
         running = [one for one in near if one.counts_at(now)]
         for one in running:
@@ -151,7 +150,7 @@ def release_event(one: Reservation, now: float) -> Event:
 
 
 def _event(at: float, kind: str, title: str, one: Reservation, *, user: str, gpu: ReservedGpu | None = None) -> Event:
-    """Of several GPUs none is named: an event has room for one."""
+    """An event has room for one GPU: of several, none is named."""
     place = gpu or (one.gpus[0] if len(one.gpus) == 1 else None)
     return make_event(
         at,
@@ -167,7 +166,7 @@ def _event(at: float, kind: str, title: str, one: Reservation, *, user: str, gpu
 
 
 def _other_users(seen: ObservedGpu | None, logins: frozenset[str] | None) -> list[Occupant]:
-    """Those who are known to be on a GPU and are not its reservation's owner, each once."""
+    """The known users of a GPU other than the owner of its reservation, each once."""
     if seen is None or logins is None:
         return []
     others = {one.user: one for one in seen.occupants or () if one.user is not None and one.user not in logins}
@@ -188,18 +187,18 @@ def _has_owner(seen: ObservedGpu | None, logins: frozenset[str] | None) -> bool:
 
 
 def _is_empty(seen: ObservedGpu | None) -> bool:
-    """Known to be: one that cannot be read is not."""
+    """False for a GPU that cannot be read."""
     return seen is not None and seen.availability in {"free", "reserved"} and not seen.occupants
 
 
 def _was_there(process: Occupant, one: Reservation) -> bool:
-    """Whether a process began before the end of the reservation. Its start may be unknown: then its owner may be
+    """Whether a process began before the end of the reservation. If its start is unknown, the owner may have come
     back."""
     return one.used_at is not None if process.started_at is None else process.started_at < one.end
 
 
 def _latest_ended(near: Sequence[Reservation], now: float) -> Iterator[tuple[Reservation, ReservedGpu]]:
-    """Of each GPU the reservation that was the last to run out."""
+    """The reservation of each GPU that ended last."""
     latest: dict[str, tuple[Reservation, ReservedGpu]] = {}
     for one in sorted(near, key=lambda one: one.end):
         if one.kind == "reservation" and one.state_at(now) == "ended" and now - one.end < OVERRUN_SECONDS:
@@ -222,7 +221,7 @@ def observe(fleet: FleetState, uuids: Set[str] | None = None) -> dict[str, Obser
     fleet.settle()
     if uuids is None:
         return {uuid: _look_at(host, gpu) for host in fleet.ordered() for uuid, gpu in host.gpus.items()}
-    # Few are reserved: walking over all of a large fleet once a second would cost more than all the rest.
+    # Few GPUs are reserved: this is called once a second, also in a large fleet.
     return {uuid: _look_at(host, host.gpus[uuid]) for host in fleet.hosts.values() for uuid in uuids & host.gpus.keys()}
 
 
@@ -248,14 +247,14 @@ def _look_at(host: HostState, gpu: GpuState) -> ObservedGpu:
 
 
 class KnownReservations(Struct, frozen=True):
-    """What counted about `at`, in Unix seconds."""
+    """The reservations that counted about `at`, in Unix seconds."""
 
     at: float
     reservations: list[Reservation]
 
 
 class ReservationService(Service):
-    """`calendar` is what others reserve with. `late` are unused reservations with the time of their release."""
+    """`calendar` makes reservations. `late` are unused reservations, with the time of their release."""
 
     name = "reservations"
 
@@ -274,10 +273,10 @@ class ReservationService(Service):
         duty: Duty | None = None,
         fenced: Database | None = None,
     ) -> None:
-        """`data_dir` has the copy of what was known last. Of several hubs the one with the `duty` acts upon what is
-        observed, and writes that to `fenced`. `fleet` is the name under which a demo's reservations are
-        kept apart. `maintenance` are windows in which nothing is reserved, `of_schedulers` reservations that
-        schedulers have made: a new sequence whenever they change."""
+        """`data_dir` has a copy for a start without the database. Of several hubs the one with the `duty` acts upon
+        what it observes, and writes that to `fenced`. `fleet` separates the reservations of a demo from real ones.
+        `maintenance` are windows in which nothing is reserved, `of_schedulers` reservations that schedulers have made:
+        a new sequence whenever they change."""
         self._duty = duty or Duty("reservations")
         self._hub = hub
         self._auth = auth
@@ -304,7 +303,7 @@ class ReservationService(Service):
         self._copied_at = 0.0
 
     async def open(self) -> None:
-        """Raises Temporary when the database does not answer; then those of the last time count."""
+        """Raises Temporary if the database does not answer; the reservations of the copy count then."""
         try:
             await self.calendar.load()
         except Temporary:
@@ -315,19 +314,19 @@ class ReservationService(Service):
             raise
 
     def on_second(self) -> None:
-        """Look, and ask the database unless the last question is still being answered."""
+        """Reconcile, and start to use the database unless that is still going on."""
         self.reconcile()
         if self.task is None or self.task.done():
             self.task = asyncio.get_running_loop().create_task(self._work_off())
 
     def reconcile(self) -> None:
-        """Show what counts now, and note what follows from who is where."""
+        """Show the reservations that count now, and note what follows from the observed users."""
         near = self.calendar.near
         uuids = {gpu.uuid for one in near for gpu in one.gpus}
         now = self._now()
         found = self._rules.reconcile(near, observe(self._hub.fleet, uuids) if uuids else {}, now)
         unknown = {} if self.calendar.is_known else {"": ReservationMark(None, is_unknown=True)}
-        # Only the jobs that its scheduler lets in may use such a GPU, no matter who has reserved it here.
+        # A reservation of a scheduler is for its jobs alone, whoever has reserved the GPU here.
         marks = {
             gpu.uuid: ReservationMark(show_at_gpu(one), since=one.start)
             for one in self.calendar.see_of_schedulers()
@@ -366,7 +365,7 @@ class ReservationService(Service):
         try:
             await self._write_observed()
         except LostDuty:
-            # The hub that has the duty now observes the same.
+            # Another hub has the duty now, and observes the same.
             self._used, self._unused = {}, {}
         await self._keep_copy()
 
@@ -393,14 +392,13 @@ class ReservationService(Service):
         await self._auth.audit.record(_HUB, "release reservation", f"reservation {number}", details=details)
 
     async def _note_failure(self, error: Temporary) -> None:
-        """What is known already still counts, and is shown."""
         if not self._is_failing:
             log.warning("reservations cannot be read: %s", error)
-        # Without the place: it is shown to everybody who may look.
+        # Without the address of the database: every viewer sees this.
         self._hub.fleet.set_problems("reservations", [_NOT_READ if self.calendar.is_known else _NOT_KNOWN])
         self._is_failing = True
         await asyncio.sleep(RETRY_SECONDS)
 
     def _logins_of(self, user: str) -> frozenset[str] | None:
-        """No login has a blank in it. The names of tokens and of the caller on the hub's machine have one."""
+        """Names with a blank are those of tokens and of the caller on the hub's machine, not logins."""
         return None if " " in user else self._auth.users.logins_of(user)

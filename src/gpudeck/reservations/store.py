@@ -1,8 +1,7 @@
 """Reservations in the database, separate for each fleet: a simulated one is not mixed with the real one.
 
-Code that reads first and then writes what depends on it does both in one `writing`: on SQLite a transaction is
-exclusive anyway, on PostgreSQL a lock serialises writers of all hubs. Reservations are rare and short, so one lock for
-all of them costs nothing and cannot deadlock.
+Code that writes what depends on what it reads does both in one `writing`. On SQLite a transaction is exclusive; on
+PostgreSQL one lock serialises the writers of all hubs, as writing is rare and short.
 """
 
 import contextlib
@@ -25,7 +24,7 @@ from gpudeck.reservations.requests import ReservationSpan
 
 MAX_LISTED: Final = 10_000
 _LOCK: Final = int.from_bytes(b"gpudeck", "big") + 1
-"""PostgreSQL knows locks by number; the one before is that of the migrations."""
+"""The number of a PostgreSQL lock; the number before is the lock of the migrations."""
 _COLUMNS = [column for column in table.c if column.name != "fleet"]
 _NAMES = [column.name for column in _COLUMNS]
 _COUNTED = or_(table.c.released_at.is_(None), table.c.released_at > table.c.start)
@@ -35,7 +34,7 @@ USER_LENGTH = 160
 
 
 class ReservationQuery(Struct, frozen=True, kw_only=True):
-    """Which reservations are wanted: those that count at any time from `start` until before `end`; None: no bound."""
+    """Reservations that count at any time from `start` until before `end`; None is no bound."""
 
     start: float | None = None
     end: float | None = None
@@ -45,7 +44,7 @@ class ReservationQuery(Struct, frozen=True, kw_only=True):
     limit: int = MAX_LISTED
 
     def matches(self, one: Reservation) -> bool:
-        """Whether it is one of these, for one that is in no database."""
+        """For a reservation that is not in the database."""
         is_then = (self.start is None or one.end > self.start) and (self.end is None or one.start < self.end)
         is_there = self.host is None or any(gpu.host == self.host for gpu in one.gpus)
         has_gpu = self.gpu is None or any(gpu.uuid == self.gpu for gpu in one.gpus)
@@ -53,7 +52,7 @@ class ReservationQuery(Struct, frozen=True, kw_only=True):
 
 
 class ReservationTransaction:
-    """One transaction that reads and writes, without another in between."""
+    """One transaction that reads and writes."""
 
     def __init__(self, connection: AsyncConnection, fleet: str) -> None:
         self._connection = connection
@@ -62,8 +61,8 @@ class ReservationTransaction:
     async def overlapping(
         self, uuids: Iterable[str] | None, start: float, end: float | None, *, but: int | None = None
     ) -> list[Reservation]:
-        """All that count at some time within that range on any of those GPUs, or on any at all, but for the one with
-        the id `but`; by their start."""
+        """Reservations of these GPUs, or of any, that count at some time within that range, except the one with the id
+        `but`; by their start."""
         conditions = [*_within(self._fleet, start, end), table.c.id != (but or 0)]
         if uuids is not None:
             ids = select(gpu_table.c.reservation_id).where(gpu_table.c.uuid.in_(set(uuids)))
@@ -79,7 +78,7 @@ class ReservationTransaction:
         return next(iter(await _read(self._connection, [table.c.fleet == self._fleet, table.c.id == number])), None)
 
     async def add(self, values: dict[str, Any], gpus: Sequence[ReservedGpu]) -> Reservation:
-        """`values` are all columns but `id`, `fleet` and `version`."""
+        """`values` are all columns except `id`, `fleet` and `version`."""
         row = values | {"fleet": self._fleet, "version": 1}
         number = (await self._connection.execute(insert(table).values(row).returning(table.c.id))).scalar_one()
         await self._set_gpus(number, gpus)
@@ -88,7 +87,7 @@ class ReservationTransaction:
     async def change(
         self, before: Reservation, values: dict[str, Any], gpus: Sequence[ReservedGpu] | None = None
     ) -> Reservation:
-        """What is not named stays; the version grows."""
+        """Columns without a value stay; the version grows."""
         row = values | {"version": before.version + 1}
         await self._connection.execute(update(table).where(table.c.id == before.id).values(row))
         if gpus is not None:
@@ -106,11 +105,11 @@ class ReservationTransaction:
 
 
 class ReservationStore(FleetStore):
-    """One fleet's reservations. All of it raises Temporary where the database does not answer."""
+    """The reservations of one fleet. All methods raise Temporary if the database does not answer."""
 
     @contextlib.asynccontextmanager
     async def reading(self) -> AsyncIterator[ReservationTransaction]:
-        """One state of the tables. Others write meanwhile: what is written because of it may be wrong by then."""
+        """For reading alone: others may write meanwhile."""
         async with self._database.begin() as connection:
             yield ReservationTransaction(connection, self._fleet)
 
@@ -123,7 +122,7 @@ class ReservationStore(FleetStore):
             yield ReservationTransaction(connection, self._fleet)
 
     async def search(self, query: ReservationQuery) -> list[Reservation]:
-        """By their start, then by their id; without those that were given back before they began."""
+        """By start, then by id; without those that were released before they began."""
         conditions = _within(self._fleet, query.start, query.end)
         if query.user is not None:
             conditions.append(table.c.user == clean(query.user))
@@ -134,12 +133,12 @@ class ReservationStore(FleetStore):
             return await _read(connection, conditions, query.limit)
 
     async def find(self, number: int) -> Reservation | None:
-        """Also one that was given back before it began."""
+        """Also one that was released before it began."""
         async with self.reading() as reading:
             return await reading.find(number)
 
     async def note_use(self, number: int, at: float) -> None:
-        """Its owner was seen on one of its GPUs. That is no change of it: its version stays."""
+        """Its owner uses one of its GPUs. The version stays."""
         is_first = (table.c.id == number) & table.c.used_at.is_(None)
         await self._database.execute(update(table).where(is_first).values(used_at=at))
 
@@ -158,7 +157,7 @@ async def _read(
 ) -> list[Reservation]:
     wanted = select(*_COLUMNS).where(*conditions).order_by(table.c.start, table.c.id).limit(limit)
     rows = (await connection.execute(wanted)).all()
-    # Few are named one by one; for many the question is repeated, which needs no list of them.
+    # Few are named by id; for many the conditions are repeated, as a list of ids would be long.
     which = conditions if len(rows) > _FEW else [table.c.id.in_([row[0] for row in rows])]
     gpus = await _read_gpus(connection, which) if rows else {}
     return [Reservation(gpus=gpus[row[0]], **dict(zip(_NAMES, row, strict=True))) for row in rows]
@@ -167,23 +166,21 @@ async def _read(
 async def _read_gpus(
     connection: AsyncConnection, conditions: Sequence[ColumnElement[bool]]
 ) -> dict[int, list[ReservedGpu]]:
-    """Of all reservations that are so, by their ids; in the order of hosts and numbers, as people list them."""
+    """The GPUs of the reservations with these conditions, by id of the reservation; by host and number."""
     wanted = select(gpu_table).join(table, table.c.id == gpu_table.c.reservation_id).where(*conditions)
     found: dict[int, list[ReservedGpu]] = defaultdict(list)
     for number, uuid, host, label in (await connection.execute(wanted)).all():
         found[number].append(ReservedGpu(uuid, host, label))
     for gpus in found.values():
         if len(gpus) > 1:
-            # GPU 10 comes after GPU 9; an instance is `index.instance`.
+            # GPU 10 comes after GPU 9. The label of a MIG instance is `index.instance`.
             gpus.sort(key=lambda gpu: (gpu.host, [int(n) for n in gpu.label.split(".") if n.isdecimal()], gpu.uuid))
     return found
 
 
 def normalize(text: str, most: int) -> str:
-    """One line of text in any script: without control characters and halves of characters, which no database takes.
-
-    Marks that join letters stay: whole scripts need them. Output on a terminal removes control characters itself.
-    """
+    """One line of text in any script, without control characters and surrogates, which no database takes. Characters
+    that join letters stay, as some scripts need them."""
     kept = "".join(char for char in " ".join(text.split()) if unicodedata.category(char) not in {"Cc", "Cs"})
     return kept[:most]
 
@@ -222,7 +219,7 @@ async def write_change(
 
 
 async def write_release(writing: ReservationTransaction, before: Reservation, reason: str, now: float) -> Reservation:
-    """What has begun ends now; what has not is as if it had never been."""
+    """A running reservation ends now; a planned one never counts."""
     values: dict[str, Any] = {"released_at": now, "release_reason": normalize(reason, 256), "changed_at": now}
     if now > before.start:
         values["end"] = min(before.end, max(before.start, float(math.floor(now))))
@@ -232,7 +229,7 @@ async def write_release(writing: ReservationTransaction, before: Reservation, re
 async def end_claims(
     writing: ReservationTransaction, gpus: Sequence[ReservedGpu], span: ReservationSpan, user: str, now: float
 ) -> list[Reservation]:
-    """A reservation of GPUs that are claimed for its owner ends the claim."""
+    """End the user's own claims of these GPUs: a reservation takes their place."""
     found = await writing.overlapping([gpu.uuid for gpu in gpus], span.start, span.end)
     return [
         await write_release(writing, one, f"reserved by {user}", now)
