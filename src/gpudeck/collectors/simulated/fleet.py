@@ -8,13 +8,10 @@ from gpudeck.collectors.base import Collector
 from gpudeck.collectors.simulated.chance import draw, uuid_name, wave
 from gpudeck.collectors.simulated.gpus import (
     GpuInstance,
-    HotGpu,
     MigBoard,
-    MissingSimulatedGpu,
-    OrphanedGpu,
-    SimulatedFaults,
     SimulatedGpu,
-    UnstableGpu,
+    faults_between,
+    missing_spans,
 )
 from gpudeck.collectors.simulated.inventory import (
     FELL_OFF,
@@ -32,7 +29,6 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.report import Disk, JobCgroup, Number, Report
 
 _MIB, _GIB, _TIB = 1 << 20, 1 << 30, 1 << 40
-_ROUND = {name: metric.round for name, metric in HOST_METRICS.items()}
 BEAT_S = 12.0
 DISK_BEAT_S = 600.0
 CGROUP_BEAT_S = 30.0
@@ -41,98 +37,51 @@ _CPU_SHARES: dict[Kind, float] = {"training": 0.9, "loader": 0.95, "notebook": 0
 # What one thread of a job fetches over the network while its GPU is fully used.
 FETCH_BYTES_PER_SECOND = 3e6
 CHECKPOINT_BYTES_PER_SECOND = 2.5e8
-_KINDS: dict[str, type[SimulatedGpu]] = {
-    "hot": HotGpu,
-    "orphaned": OrphanedGpu,
-    "missing": MissingSimulatedGpu,
-    "unstable": UnstableGpu,
-}
 _HOT_EVERY_S = 6 * 3600
 """How often a blocked fan is looked at: when it gets too hot is not settled beforehand."""
 
 
-class SystemSimulator:
-    """The figures of one host. What is kept between two readings could be worked out again."""
+def read_metrics(host: HostSpec, stretches: Sequence[LoadSegment], now: float) -> dict[str, Number]:
+    """The figures of a host with this work on its GPUs, read every 12 s."""
+    chassis, salt = host.chassis, host.salt
+    t = now - (now + salt % 12) % BEAT_S
+    demanded, ram, receive, transmit = _demand(salt, stretches, t)
+    threads = min(chassis.cpu_threads * 0.97, demanded * (1 + 0.12 * wave(salt, t, 40.0)))
+    root = _disk(host.volumes[0], now)
+    total, swap = chassis.ram_gib * _GIB, host.swap_gib * _GIB
+    ram_share = min(0.92, 0.03 + ram / total)
+    values = {
+        "cpu_percent": 100 * threads / chassis.cpu_threads,
+        "cpu_count": chassis.cpu_threads,
+        "load_1m": threads * (1.05 + 0.05 * wave(salt + 1, t, 90.0)),
+        "memory_used_bytes": ram_share * total,
+        "memory_total_bytes": total,
+        "swap_used_bytes": swap * (0.02 + 0.1 * draw(salt, 7) + 0.6 * max(0.0, ram_share - 0.4)),
+        "swap_total_bytes": swap,
+        "disk_used_bytes": root.used_bytes,
+        "disk_total_bytes": root.total_bytes,
+        "network_receive_bytes_per_second": receive * (1 + 0.4 * wave(salt + 2, t, 30.0)),
+        "network_transmit_bytes_per_second": transmit * (1 + 0.4 * wave(salt + 3, t, 30.0)),
+        "uptime_seconds": now - host.life.booted(now),
+    }
+    return {name: HOST_METRICS[name].round(value) for name, value in values.items()}
 
-    def __init__(self, host: HostSpec, tracks: Sequence[SlotTrack]) -> None:
-        self._host, self._tracks = host, tracks
-        self._read_at = self._disks_at = nan
-        self._stretches: list[LoadSegment] = []
-        self._metrics: dict[str, Number] = {}
-        self._disks: list[Disk] = []
-        self._cgroups_at = nan
-        self._cgroups: list[JobCgroup] = []
 
-    def metrics(self, now: float) -> dict[str, Number]:
-        """Read every 12 s, and when the work on a GPU changes."""
-        t = now - (now + self._host.salt % 12) % BEAT_S
-        # The work is that of `now`, not that of `t`: to look back past the start of a job is dear.
-        stretches = [track.at(now) for track in self._tracks]
-        if t != self._read_at or stretches != self._stretches:
-            self._read_at, self._stretches = t, stretches
-            values = self._read(stretches, t)
-            self._metrics = {name: _ROUND[name](value) for name, value in values.items()}
-        uptime = _ROUND["uptime_seconds"](now - self._host.life.booted(now))
-        return self._metrics | {"uptime_seconds": uptime}
-
-    def disks(self, now: float) -> list[Disk]:
-        t = now - now % DISK_BEAT_S
-        if t != self._disks_at:
-            self._disks_at = t
-            self._disks = [_disk(volume, t) for volume in self._host.volumes[1:]]
-        return self._disks.copy()
-
-    def job_cgroups(self, now: float) -> list[JobCgroup]:
-        """Of the jobs of a scheduler, read every half minute."""
-        t = now - now % CGROUP_BEAT_S
-        if self._host.in_slurm and t != self._cgroups_at:
-            runs = (run for track in self._tracks for run, _ in track.at(now).parts)
-            self._cgroups_at = t
-            self._cgroups = [
-                _cgroup(run, t) for run in {run.job: run for run in runs if run.job and run.start < t}.values()
-            ]
-        return self._cgroups
-
-    def _read(self, stretches: list[LoadSegment], t: float) -> dict[str, float]:
-        chassis, salt = self._host.chassis, self._host.salt
-        demanded, ram, receive, transmit = self._demand(stretches, t)
-        threads = min(chassis.cpu_threads * 0.97, demanded * (1 + 0.12 * wave(salt, t, 40.0)))
-        root = _disk(self._host.volumes[0], t - t % DISK_BEAT_S)
-        total, swap = chassis.ram_gib * _GIB, self._host.swap_gib * _GIB
-        ram_share = min(0.92, 0.03 + ram / total)
-        return {
-            "cpu_percent": 100 * threads / chassis.cpu_threads,
-            "cpu_count": chassis.cpu_threads,
-            "load_1m": threads * (1.05 + 0.05 * wave(salt + 1, t, 90.0)),
-            "memory_used_bytes": ram_share * total,
-            "memory_total_bytes": total,
-            "swap_used_bytes": swap * (0.02 + 0.1 * draw(salt, 7) + 0.6 * max(0.0, ram_share - 0.4)),
-            "swap_total_bytes": swap,
-            "disk_used_bytes": root.used_bytes,
-            "disk_total_bytes": root.total_bytes,
-            "network_receive_bytes_per_second": receive * (1 + 0.4 * wave(salt + 2, t, 30.0)),
-            "network_transmit_bytes_per_second": transmit * (1 + 0.4 * wave(salt + 3, t, 30.0)),
-        }
-
-    def _demand(self, stretches: list[LoadSegment], t: float) -> tuple[float, float, float, float]:
-        salt = self._host.salt
-        threads, ram = 1.0 + 0.4 * draw(salt, 1), 0.0
-        receive = transmit = 4e4 + 2e5 * draw(salt, 3)
-        for stretch in stretches:
-            for run, level in stretch.parts:
-                work = run.work
-                fetched = FETCH_BYTES_PER_SECOND * work.threads * level
-                threads += work.threads * (0.15 + 0.85 * (level > 0))
-                ram += run.work.ram_bytes * min(1.0, (t - run.start + BEAT_S) / (BEAT_S + run.work.ramp_s))
-                receive += fetched
-                # Whether it is in one of the pauses in which a training writes a checkpoint.
-                is_saving = (
-                    run.kind == "training"
-                    and level == run.work.rest_level
-                    and stretch.start >= run.start + run.work.load_s
-                )
-                transmit += CHECKPOINT_BYTES_PER_SECOND if is_saving else 0.05 * fetched
-        return threads, ram, receive, transmit
+def _demand(salt: int, stretches: Sequence[LoadSegment], t: float) -> tuple[float, float, float, float]:
+    """Threads, bytes of memory, and bytes received and sent per second."""
+    threads, ram = 1.0 + 0.4 * draw(salt, 1), 0.0
+    receive = transmit = 4e4 + 2e5 * draw(salt, 3)
+    for stretch in stretches:
+        for run, level in stretch.parts:
+            work = run.work
+            fetched = FETCH_BYTES_PER_SECOND * work.threads * level
+            threads += work.threads * (0.15 + 0.85 * (level > 0))
+            ram += work.ram_bytes * min(1.0, (t - run.start + BEAT_S) / (BEAT_S + work.ramp_s))
+            receive += fetched
+            # Whether it is in one of the pauses in which a training writes a checkpoint.
+            is_saving = run.kind == "training" and level == work.rest_level and stretch.start >= run.start + work.load_s
+            transmit += CHECKPOINT_BYTES_PER_SECOND if is_saving else 0.05 * fetched
+    return threads, ram, receive, transmit
 
 
 def _cgroup(run: SimulatedJob, t: float) -> JobCgroup:
@@ -150,8 +99,9 @@ def _cgroup(run: SimulatedJob, t: float) -> JobCgroup:
     )
 
 
-def _disk(volume: Volume, t: float) -> Disk:
+def _disk(volume: Volume, now: float) -> Disk:
     """It fills up over days and is cleaned up again."""
+    t = now - now % DISK_BEAT_S
     total = int(volume.tib * _TIB)
     share = min(0.995, volume.share + volume.swing * wave(volume.salt, t, 4 * 86_400))
     return Disk(volume.mount, int(total * share) // _MIB * _MIB, total)
@@ -166,35 +116,35 @@ class HostSimulator:
         self._life = host.life
         self._tracks = [SlotTrack(timeline, slot.number) for slot in host.slots]
         self._gpus = self._set_up()
-        self._system = SystemSimulator(host, self._tracks)
-        self.missing = [gpu for gpu in self._gpus if isinstance(gpu, MissingSimulatedGpu)]
+        self._cgroups_at = nan
+        self._cgroups: list[JobCgroup] = []
 
     def report(self, now: float) -> Report | None:
         if not self._life.is_alive(now):
             return None
         host = self.host
+        gpus = [gpu.reading(now) for gpu in self._gpus]
         return Report(
-            gpus=[gpu.reading(now) for gpu in self._gpus],
-            metrics=self._system.metrics(now),
+            gpus=gpus,
+            metrics=read_metrics(host, [track.at(now) for track in self._tracks], now),
             driver_version=host.driver_version,
             os=host.os,
             labels=host.labels.copy(),
-            disks=self._system.disks(now),
+            disks=[_disk(volume, now) for volume in host.volumes[1:]],
             addresses=list(host.addresses),
             interfaces=dict(zip(host.addresses, ("eno1", "eno2"), strict=False)),
-            problems=[f"GPU {gpu.index} {FELL_OFF}" for gpu in self.missing if gpu.is_missing(now)],
-            job_cgroups=self._system.job_cgroups(now),
+            problems=[f"GPU {gpu.index} {FELL_OFF}" for gpu in gpus if gpu.missing],
+            job_cgroups=self._read_cgroups(now),
         )
 
     def turns(self, start: float, end: float) -> list[float]:
-        """The moments from `start` until before `end` at which something may happen to it that makes news."""
+        """The moments from `start` until before `end` at which something may happen to the host that makes an event."""
         life, moments = self._life, set[float]()
         for number in range(life.number(start), life.number(end) + 1):
             moments.update((life.opens(number), life.closes(number)))
         for slot in self.host.slots:
-            moments.update(fault.at for fault in SimulatedFaults(slot, self.timeline).between(start, end))
-        for gpu in self.missing:
-            moments.update(gpu.turns(start, end))
+            moments.update(fault.at for fault in faults_between(slot, self.timeline, start, end))
+            moments.update(edge for span in missing_spans(slot, start, end) for edge in span)
         if self.host.mishap == "hot":
             moments.update(float(moment) for moment in range(int(start), int(end), _HOT_EVERY_S))
         return sorted(moment for moment in moments if start <= moment < end)
@@ -203,6 +153,14 @@ class HostSimulator:
         """A dead host has the boot id it died with."""
         return uuid_name(self.host.id, "boot", int(self._life.booted(now)))
 
+    def _read_cgroups(self, now: float) -> list[JobCgroup]:
+        """Of the jobs of a scheduler, the same list for half a minute: an agent sends a new one only."""
+        t = now - now % CGROUP_BEAT_S
+        if self.host.in_slurm and t != self._cgroups_at:
+            runs = {run.job: run for track in self._tracks for run, _ in track.at(now).parts if run.job}
+            self._cgroups_at, self._cgroups = t, [_cgroup(run, t) for run in runs.values() if run.start < t]
+        return self._cgroups
+
     def _set_up(self) -> list[SimulatedGpu]:
         gpus: list[SimulatedGpu] = []
         for _, group in groupby(self.host.slots, key=lambda slot: slot.index):
@@ -210,10 +168,7 @@ class HostSimulator:
             board = MigBoard(slots, [self._tracks[slot.number] for slot in slots])
             for slot in slots:
                 parts = slot, self.timeline, self._tracks[slot.number], self._life
-                if slot.parent is None:
-                    gpus.append(_KINDS.get(slot.fault, SimulatedGpu)(*parts))
-                else:
-                    gpus.append(GpuInstance(*parts, board))
+                gpus.append(SimulatedGpu(*parts) if slot.parent is None else GpuInstance(*parts, board))
         return gpus
 
 
@@ -244,7 +199,7 @@ class SimulatedFleet:
         return self.station(host).timeline.overlapping(start, end)
 
     def turns(self, host: int, start: float, end: float) -> list[float]:
-        """The moments at which something may happen to that host that makes news."""
+        """The moments at which something may happen to that host that makes an event."""
         return self.station(host).turns(start, end)
 
     @property

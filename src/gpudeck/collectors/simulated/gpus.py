@@ -1,5 +1,4 @@
-"""The simulated GPUs of one host as their driver would report them: each class is one state a GPU can be in. A reading
-depends on its moment alone."""
+"""The simulated GPUs of one host as their driver would report them. A reading depends on its moment alone."""
 
 from collections.abc import Iterator, Sequence
 from math import floor, nan
@@ -16,7 +15,7 @@ from gpudeck.collectors.simulated import physics
 from gpudeck.collectors.simulated.chance import draw, wave
 from gpudeck.collectors.simulated.inventory import FELL_OFF, GpuSlot, HostLifecycle
 from gpudeck.collectors.simulated.jobs import SimulatedJob, Timeline
-from gpudeck.collectors.simulated.physics import EnergyMeter, LoadSegment, SlotTrack
+from gpudeck.collectors.simulated.physics import LoadSegment, SlotTrack
 from gpudeck.collectors.simulated.work import ACTIVITY_METRICS
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.report import GpuEvent, GpuReading, Number, Process
@@ -57,6 +56,9 @@ _TRIED_EVERY_S, _LASTS_S = 4.5 * 86_400, 1_260.0
 _BREAKDOWN_EVERY_S, _STRAIN_S = 41 * 3600, 7200
 """An unstable GPU breaks down about every other day, and throttles for the hours before that."""
 _BREAKDOWN_CODES = (94, 74, 48, 63)
+
+_MEAN_POWER = 0.4
+"""What the counter of energy counts, as a share of the power limit: it does not follow the work."""
 
 _round_watts = GPU_METRICS["power_watts"].round
 
@@ -127,112 +129,92 @@ class Breakdown(NamedTuple):
         return self.at + 60
 
 
-def breakdown_of(salt: int, number: int) -> Breakdown:
-    """The failure of that stretch of `_BREAKDOWN_EVERY_S` seconds; it lies within the stretch."""
-    at = number * _BREAKDOWN_EVERY_S + _STRAIN_S + int(draw(salt, 5 * number) * (_BREAKDOWN_EVERY_S - _STRAIN_S - 1200))
-    code = _BREAKDOWN_CODES[int(draw(salt, 5 * number + 1) * len(_BREAKDOWN_CODES))]
-    return Breakdown(at, at + 180 + int(draw(salt, 5 * number + 2) * 900), code)
+def breakdowns(salt: int, start: float, end: float) -> Iterator[Breakdown]:
+    """One failure in each stretch of `_BREAKDOWN_EVERY_S` seconds, from that of `start` to that of `end`."""
+    for number in range(floor(start / _BREAKDOWN_EVERY_S), floor(end / _BREAKDOWN_EVERY_S) + 1):
+        luck = draw(salt, 5 * number) * (_BREAKDOWN_EVERY_S - _STRAIN_S - 1200)
+        at = number * _BREAKDOWN_EVERY_S + _STRAIN_S + int(luck)
+        code = _BREAKDOWN_CODES[int(draw(salt, 5 * number + 1) * len(_BREAKDOWN_CODES))]
+        yield Breakdown(at, at + 180 + int(draw(salt, 5 * number + 2) * 900), code)
 
 
-def breakdowns(salt: int, start: float, end: float) -> list[Breakdown]:
-    return [
-        breakdown_of(salt, number)
-        for number in range(floor(start / _BREAKDOWN_EVERY_S), floor(end / _BREAKDOWN_EVERY_S) + 1)
-    ]
+def missing_spans(slot: GpuSlot, start: float, end: float) -> list[tuple[float, float]]:
+    """When the GPU is missing, as far as that may touch the time from `start` to `end`."""
+    if slot.fault == "unstable":
+        return [(one.lost_at, one.reset_at) for one in breakdowns(slot.salt, start, end)]
+    if slot.fault != "missing":
+        return []
+    first = start - (start + slot.salt) % _TRIED_EVERY_S
+    tries = [first + number * _TRIED_EVERY_S for number in range(int((end - first) // _TRIED_EVERY_S) + 1)]
+    return [(tried + _LASTS_S, tried + _TRIED_EVERY_S) for tried in tries]
 
 
-class SimulatedFaults:
-    """Those of one GPU. A day is looked at once; what it had is kept until another is asked about."""
-
-    def __init__(self, slot: GpuSlot, timeline: Timeline) -> None:
-        self.slot = slot
-        self._timeline = timeline
-        self._has_any = slot.model.vendor == "nvidia" and slot.parent is None and slot.takes_jobs
-        self._days: tuple[int, list[GpuEvent]] = (-1, [])
-
-    def last_day(self, now: float) -> list[GpuEvent]:
-        if not self._has_any:
-            return []
-        day = floor(now / DAY)
-        if self._days[0] != day:
-            self._days = day, [*self._of_day(day - 1), *self._of_day(day)]
-        if not self._days[1]:
-            return []
-        return [fault for fault in self._days[1] if now - DAY < fault.at <= now]
-
-    def between(self, start: float, end: float) -> list[GpuEvent]:
-        if not self._has_any:
-            return []
-        days = range(floor(start / DAY), floor(end / DAY) + 1)
-        return [fault for day in days for fault in self._of_day(day) if start <= fault.at < end]
-
-    def _of_day(self, day: int) -> Iterator[GpuEvent]:
-        """At most one of an ordinary GPU. A program that is at fault has to be there."""
-        if self.slot.fault == "unstable":
-            for one in breakdowns(self.slot.salt, day * DAY, (day + 1) * DAY):
-                for moment, code in ((one.at, one.code), (one.lost_at, 79)):
-                    if day * DAY <= moment < (day + 1) * DAY:
-                        yield GpuEvent(float(moment), code, text=_TEXTS[code])
-            return
-        luck, salt = draw(self.slot.salt, 4 * day + 1_000_003), self.slot.salt
+def faults_between(slot: GpuSlot, timeline: Timeline, start: float, end: float) -> Iterator[GpuEvent]:
+    """The XIDs of a GPU from `start` until before `end`: at most one a day of an ordinary GPU."""
+    if slot.model.vendor != "nvidia" or slot.parent is not None or not slot.takes_jobs:
+        return
+    if slot.fault == "unstable":
+        found = [xid for one in breakdowns(slot.salt, start, end) for xid in ((one.at, one.code), (one.lost_at, 79))]
+        yield from (GpuEvent(float(at), code, text=_TEXTS[code]) for at, code in found if start <= at < end)
+        return
+    for day in range(floor(start / DAY), floor(end / DAY) + 1):
+        luck = draw(slot.salt, 4 * day + 1_000_003)
         if luck >= _OF_PROGRAMS + _OF_BOARDS:
-            return
-        at = float(int((day + draw(salt, 4 * day + 1_000_004)) * DAY))
-        choice = draw(salt, 4 * day + 1_000_005)
+            continue
+        at = float(int((day + draw(slot.salt, 4 * day + 1_000_004)) * DAY))
+        codes = _BOARD_CODES if luck < _OF_BOARDS else _PROGRAM_CODES
+        code = codes[int(draw(slot.salt, 4 * day + 1_000_005) * len(codes))]
+        if not start <= at < end:
+            continue
         if luck < _OF_BOARDS:
-            code = _BOARD_CODES[int(choice * len(_BOARD_CODES))]
             yield GpuEvent(at, code, text=_TEXTS[code])
-            return
-        run = self._timeline.tenure(self.slot.number, at).run
-        if run is not None and run.start + 60 < at < run.end:
-            code = _PROGRAM_CODES[int(choice * len(_PROGRAM_CODES))]
-            yield GpuEvent(at, code, run.pids[run.slots.index(self.slot.number)], _TEXTS[code])
+        elif (run := timeline.tenure(slot.number, at).run) is not None and run.start + 60 < at < run.end:
+            yield GpuEvent(at, code, run.pids[run.slots.index(slot.number)], _TEXTS[code])
 
 
 class SimulatedGpu:
-    """A GPU that works as it should."""
+    """A GPU as its driver reports it. What is kept between two readings is that of the last beat."""
 
     process_reasons: ClassVar[dict[str, str]] = {}
 
     def __init__(self, slot: GpuSlot, timeline: Timeline, track: SlotTrack, life: HostLifecycle) -> None:
-        self.slot, self._track, self._life = slot, track, life
-        self._meter = EnergyMeter(timeline, track, slot)
-        self._faults = SimulatedFaults(slot, timeline)
+        self.slot, self._timeline, self._track, self._life = slot, timeline, track, life
         self._gpu = GpuReading(
             slot.uuid, slot.index, slot.name, slot.model.vendor, slot.parent, slot.instance, slot.pci_address
         )
         self._offset_s = slot.salt % 24
         self._stretch: LoadSegment | None = None
-        self._lively_until = 0.0
-        self._frame_at = nan
+        self._read_at = nan
         self._metrics: dict[str, Number] = {}
         self._processes: list[Process] = []
         self._settled = settled(slot)
         self._wears = wears(slot)
-        self.unknown = unknowns(slot)
+        self._unknown = unknowns(slot)
 
     def reading(self, now: float) -> GpuReading:
         stretch = self._track.at(now)
-        self._make_frame(stretch, now)
-        idle_since = stretch.idle_since
+        idle_since = self._life.booted(now) if self.slot.fault in {"orphaned", "missing"} else stretch.idle_since
+        idle_seconds = 0 if idle_since is None else round(now - idle_since)
+        if any(start <= now < end for start, end in missing_spans(self.slot, now, now)):
+            unknown = dict.fromkeys(GPU_METRICS, FELL_OFF)
+            lost = {"missing": FELL_OFF, "unknown": unknown, "processes_reason": FELL_OFF}
+            return replace(self._gpu, idle_seconds=idle_seconds, **lost)
+        self._read(stretch, now)
         return replace(
             self._gpu,
             metrics=self._metrics.copy(),
-            unknown=self.unknown.copy(),
+            unknown=self._unknown.copy(),
             processes=self._processes.copy(),
-            idle_seconds=0 if idle_since is None else round(now - idle_since),
-            events=self._faults.last_day(now),
+            idle_seconds=idle_seconds,
+            events=list(faults_between(self.slot, self._timeline, now - DAY, now)),
         )
 
-    def _make_frame(self, stretch: LoadSegment, now: float) -> None:
-        if stretch is not self._stretch:
-            self._stretch, self._frame_at = stretch, nan
-            self._lively_until = max([run.start + run.work.ramp_s for run, _ in stretch.parts], default=0.0)
-        is_lively = stretch.idle_since is None or now < self._lively_until
+    def _read(self, stretch: LoadSegment, now: float) -> None:
+        is_lively = stretch.idle_since is None or any(now < run.start + run.work.ramp_s for run, _ in stretch.parts)
         beat_s = WORK_BEAT_S if is_lively else REST_BEAT_S
         t = max(stretch.start, now - (now + self._offset_s) % beat_s)
-        if t != self._frame_at:
-            self._frame_at = t
+        if stretch is not self._stretch or t != self._read_at:
+            self._stretch, self._read_at = stretch, t
             self._processes = self._read_processes(stretch, t)
             self._metrics = self._read_metrics(stretch, t)
 
@@ -260,9 +242,9 @@ class SimulatedGpu:
             metrics["throttled_thermal"] = int(celsius >= physics.STIFLED_CELSIUS)
             metrics["throttled_hardware"] = int(celsius >= physics.SLOWDOWN_CELSIUS)
             metrics["temperature_margin_celsius"] = round(physics.SLOWDOWN_CELSIUS) - round(celsius)
-            slow = self._slow_beat(stretch.start, t)
-            metrics["energy_joules"] = int(self._meter.joules(slow))
+            metrics["energy_joules"] = int(_MEAN_POWER * model.limit_watts * (t - self._life.booted(t)))
             if model.features.measures_activity:
+                slow = self._slow_beat(stretch.start, t)
                 metrics |= physics.add_up_activity(stretch.parts, slot.number, slow)
         return metrics | errors(slot, t - self._life.booted(t)) if self._wears else metrics
 
@@ -270,11 +252,20 @@ class SimulatedGpu:
         return max(since, t - (t + self._offset_s) % SLOW_BEAT_S)
 
     def _celsius(self, t: float) -> float:
-        slot = self.slot
-        return physics.temperature(slot.model, self._track.at(t).heat, physics.room_offset(slot.salt, t))
+        """An unstable GPU is too hot while it works in the hours before it fails."""
+        slot, heat, room = self.slot, self._track.at(t).heat, physics.room_offset(self.slot.salt, t)
+        if slot.fault == "hot":
+            return physics.stifled_temperature(heat, room)
+        if slot.fault == "unstable" and heat > physics.WORKING_HEAT:
+            (one,) = breakdowns(slot.salt, t, t)
+            if 0 <= one.at - t < _STRAIN_S:
+                return physics.stifled_temperature(1.0, room)
+        return physics.temperature(slot.model, heat, room)
 
     def _used_mib(self) -> int:
         slot = self.slot
+        if slot.fault == "orphaned":
+            return int(slot.memory_mib * (0.25 + 0.4 * draw(slot.salt, 0)))
         held = sum([process.memory_used_bytes or 0 for process in self._processes]) // MIB
         kept = slot.memory_mib // 200 if held else 1 + slot.salt % 12
         return min(slot.memory_mib, held + kept)
@@ -314,13 +305,6 @@ class SimulatedGpu:
             evidence=f"uid 0 of /proc/{pid}",
             display=True,
         )
-
-
-class HotGpu(SimulatedGpu):
-    """A GPU whose airflow is blocked."""
-
-    def _celsius(self, t: float) -> float:
-        return physics.stifled_temperature(self._track.at(t).heat, physics.room_offset(self.slot.salt, t))
 
 
 class MigBoard:
@@ -379,68 +363,3 @@ class GpuInstance(SimulatedGpu):
 
     def _process_percent(self, run: SimulatedJob, level: float, t: float) -> float | None:
         return None
-
-
-class OrphanedGpu(SimulatedGpu):
-    """A GPU on which no process is left, though memory is still held."""
-
-    def _used_mib(self) -> int:
-        return int(self.slot.memory_mib * (0.25 + 0.4 * draw(self.slot.salt, 0)))
-
-    def reading(self, now: float) -> GpuReading:
-        return replace(super().reading(now), idle_seconds=round(now - self._life.booted(now)))
-
-
-class MissingSimulatedGpu(SimulatedGpu):
-    """A GPU that belongs here and cannot be read any more. Every few days it works again for some minutes."""
-
-    @property
-    def index(self) -> int:
-        return self.slot.index
-
-    def is_missing(self, now: float) -> bool:
-        return (now + self.slot.salt) % _TRIED_EVERY_S >= _LASTS_S
-
-    def is_strained(self, now: float) -> bool:
-        return False
-
-    def turns(self, start: float, end: float) -> list[float]:
-        first = start - (start + self.slot.salt) % _TRIED_EVERY_S
-        tries = [first + number * _TRIED_EVERY_S for number in range(int((end - first) // _TRIED_EVERY_S) + 1)]
-        return [moment for tried in tries for moment in (tried, tried + _LASTS_S) if start <= moment < end]
-
-    def reading(self, now: float) -> GpuReading:
-        """While it is missing what is still known: which one it is."""
-        if not self.is_missing(now):
-            return super().reading(now)
-        return replace(
-            self._gpu,
-            missing=FELL_OFF,
-            unknown=dict.fromkeys(GPU_METRICS, FELL_OFF),
-            processes_reason=FELL_OFF,
-            idle_seconds=round(now - self._life.booted(now)),
-        )
-
-
-class UnstableGpu(MissingSimulatedGpu):
-    """A GPU that fails again and again: hours of throttling, a fault, some minutes lost, a reset."""
-
-    def is_missing(self, now: float) -> bool:
-        one = self._breakdown(now)
-        return one.lost_at <= now < one.reset_at
-
-    def turns(self, start: float, end: float) -> list[float]:
-        found = [moment for one in breakdowns(self.slot.salt, start, end) for moment in (one.lost_at, one.reset_at)]
-        return [float(moment) for moment in found if start <= moment < end]
-
-    def is_strained(self, now: float) -> bool:
-        return 0 <= self._breakdown(now).at - now < _STRAIN_S
-
-    def _breakdown(self, now: float) -> Breakdown:
-        return breakdown_of(self.slot.salt, floor(now / _BREAKDOWN_EVERY_S))
-
-    def _celsius(self, t: float) -> float:
-        """Too hot while it works in the hours before it fails."""
-        is_strained = self.is_strained(t) and self._track.at(t).heat > physics.WORKING_HEAT
-        room = physics.room_offset(self.slot.salt, t)
-        return physics.stifled_temperature(1.0, room) if is_strained else super()._celsius(t)

@@ -101,16 +101,6 @@ class Timeline:
         there = [run for run in found.values() if run.start < end and run.end > start]
         return sorted(there, key=lambda run: (run.start, run.pids))
 
-    def counted(self, slot: int, t: float) -> tuple[float, list[SimulatedJob]]:
-        """Since when the slot's counter of energy counts, and the jobs there from then up to `t`. It starts anew with
-        each block."""
-        number = self._life.number(t)
-        runs = [run for run in self._blocks(self, number).runs[slot] if run.start <= t]
-        if runs and runs[-1].end > self._life.opens(number + 1):
-            return runs[-1].start, runs[-1:]
-        opens = self._life.opens(number)
-        return min(opens, runs[0].start) if runs else opens, runs
-
     def _last_end(self, slot: int, number: int) -> float:
         if self._life.boots_at(number):
             return self._life.opens(number)

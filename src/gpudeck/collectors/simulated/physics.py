@@ -5,7 +5,7 @@ from math import pi, sin
 from typing import NamedTuple
 
 from gpudeck.collectors.simulated.chance import activity, draw, wave
-from gpudeck.collectors.simulated.inventory import GpuSlot, SimulatedModel
+from gpudeck.collectors.simulated.inventory import SimulatedModel
 from gpudeck.collectors.simulated.jobs import SimulatedJob, Tenure, Timeline
 from gpudeck.collectors.simulated.work import ACTIVITY_METRICS, Work
 from gpudeck.model.catalog import GPU_METRICS
@@ -22,8 +22,6 @@ CAPPED = 0.95
 MIN_LEVEL = 0.08
 WORKING_HEAT = 0.3
 """From here on a board is warm from work."""
-# How much of its level a job of bursts makes of its time on the average (`phases`).
-DUTY = {"inference": 0.65, "notebook": 0.17}
 
 
 def utilization(work: Work, level: float, salt: int, t: float) -> float:
@@ -239,52 +237,3 @@ class SlotTrack:
             self._stretch = segment_at(self._tenure, self._slot, t)
             self._known_from = max(self._stretch.start, self._tenure.known_from)
         return self._stretch
-
-    def tenure(self, t: float) -> Tenure:
-        self.at(t)
-        return self._tenure
-
-
-def effort_seconds(work: Work, age_s: float) -> float:
-    """Seconds of full effort within the first `age_s` of a job: its levels weighted with its intensity."""
-    worked_s = max(0.0, age_s - work.load_s)
-    if work.kind == "training":
-        periods, begun_s = divmod(worked_s, work.period_s)
-        steady_s = work.period_s - work.rest_s
-        steady, rest = periods * steady_s + min(begun_s, steady_s), periods * work.rest_s + max(0.0, begun_s - steady_s)
-        return (steady * work.level + rest * work.rest_level) * work.intensity
-    if work.kind == "holder":
-        worked_s = min(worked_s, work.period_s)
-    return worked_s * work.level * work.intensity * DUTY.get(work.kind, 1.0)
-
-
-class EnergyMeter:
-    """The counter of one GPU. Joules since the driver last let it start anew: every other day, between two jobs."""
-
-    def __init__(self, timeline: Timeline, track: SlotTrack, slot: GpuSlot) -> None:
-        self._timeline, self._track, self._slot = timeline, track, slot
-        self._start = self._end = 0.0
-        self._run: SimulatedJob | None = None
-        self._since = 0.0
-        self._before = 0.0
-
-    def joules(self, t: float) -> float:
-        if not self._start <= t < self._end:
-            tenure = self._track.tenure(t)
-            self._since, runs = self._timeline.counted(self._slot.number, t)
-            self._start, self._end, self._run = max(self._since, tenure.start), tenure.end, tenure.run
-            self._before = sum(self._taken(run, t) for run in runs if run is not tenure.run)
-        idle = self._slot.model.idle_watts * (t - self._since)
-        return idle + self._before + (self._taken(self._run, t) if self._run else 0.0)
-
-    def _taken(self, run: SimulatedJob, t: float) -> float:
-        """What the job took until `t`, beyond what the GPU would have taken without it."""
-        model, guest = self._slot.model, run.guest
-        joules = taken_by(model, run, t) + (model.ready_watts - model.idle_watts) * (min(t, run.end) - run.start)
-        if guest is not None and self._slot.number in guest.slots and t > guest.start:
-            joules += taken_by(model, guest, t)
-        return joules
-
-
-def taken_by(model: SimulatedModel, run: SimulatedJob, t: float) -> float:
-    return (model.limit_watts - model.ready_watts) * effort_seconds(run.work, min(t, run.end) - run.start)
