@@ -38,7 +38,7 @@ def waiting_in(folder: Path) -> list[Envelope]:
     """What an agent that has ended left on disk."""
     spool = Spool(folder / "outbox" / "gpu01.db", "")
     with contextlib.closing(spool):
-        reports = [spool.read(one.id) for one in spool.open()]
+        reports = [spool.read(one.spool_id or 0) for one in spool.open()]
     return [decode(report.body, encoding="zstd") for report in reports if report is not None]
 
 

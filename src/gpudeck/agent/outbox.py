@@ -12,9 +12,9 @@ import itertools
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     import sqlite3
 
 log = logging.getLogger(__name__)
-T = TypeVar("T")
 
 _TABLE = (
     "CREATE TABLE IF NOT EXISTS reports "
     "(id INTEGER PRIMARY KEY AUTOINCREMENT, host TEXT, body BLOB, collected_at REAL, boot_id TEXT, boottime REAL)"
 )
+_INSERT = "INSERT INTO reports (host, body, collected_at, boot_id, boottime) VALUES (?, ?, ?, ?, ?)"
 
 
 class ReportTime(Struct, frozen=True, gc=False):
@@ -60,13 +60,23 @@ class EncodedReport(Struct, frozen=True):
     short: bytes = b""
 
 
-class SpooledReport(Struct, frozen=True):
-    """A report on disk, without its body. `size` is that of the body in bytes."""
+class _WaitingReport:
+    """A report that waits: in memory (`report`), or on disk (`spool_id`). `size` is in bytes."""
 
-    id: int
-    host: str
-    size: int
-    made: ReportTime
+    __slots__ = ("host", "made", "put_at", "report", "size", "spool_id")
+
+    def __init__(
+        self,
+        host: str,
+        made: ReportTime,
+        size: int,
+        report: EncodedReport | None = None,
+        *,
+        put_at: float = 0.0,
+        spool_id: int | None = None,
+    ) -> None:
+        self.host, self.made, self.size = host, made, size
+        self.report, self.put_at, self.spool_id = report, put_at, spool_id
 
 
 class Spool:
@@ -87,7 +97,7 @@ class Spool:
             return self.file.is_file()
         return False
 
-    def open(self) -> list[SpooledReport]:
+    def open(self) -> list[_WaitingReport]:
         """Lock the file, made where it is not there; returns what waits in it, oldest first. A damaged file is deleted:
         its reports are lost."""
         self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -103,17 +113,15 @@ class Spool:
             self.file.unlink(missing_ok=True)
             return self._open()
 
-    def write(self, reports: Sequence[EncodedReport], sent: Iterable[int]) -> list[int]:
+    def write(self, reports: Iterable[EncodedReport], sent: Iterable[int]) -> list[int]:
         """Add reports, delete those with the ids `sent`, and have the disk confirm both: all of it or nothing. Returns
         the new ids. Where nothing waits any more, the file is deleted."""
-
-        def change(connection: "sqlite3.Connection") -> tuple[list[int], int]:
-            with connection:
-                connection.executemany("DELETE FROM reports WHERE id = ?", [(one,) for one in sent])
-                ids = [self._insert(connection, report) for report in reports]
-            return ids, connection.execute("SELECT count(*) FROM reports").fetchone()[0]
-
-        ids, left = self._run(change)
+        rows = [(one.host, one.body, one.made.wall, self._boot_id, one.made.boottime) for one in reports]
+        with self._using() as connection, connection:
+            connection.executemany("DELETE FROM reports WHERE id = ?", [(one,) for one in sent])
+            ids = [int(connection.execute(_INSERT, row).lastrowid or 0) for row in rows]
+        with self._using() as connection:
+            (left,) = connection.execute("SELECT count(*) FROM reports").fetchone()
         if not left:
             self.file.unlink(missing_ok=True)
             self.close()
@@ -121,8 +129,8 @@ class Spool:
 
     def read(self, report_id: int) -> EncodedReport | None:
         question = "SELECT host, body, collected_at, boot_id, boottime FROM reports WHERE id = ?"
-        with contextlib.suppress(OSError):
-            row = self._run(lambda connection: connection.execute(question, (report_id,)).fetchone())
+        with contextlib.suppress(OSError), self._using() as connection:
+            row = connection.execute(question, (report_id,)).fetchone()
             return None if row is None else EncodedReport(row[0], row[1], self._made(*row[2:]))
         return None
 
@@ -131,48 +139,40 @@ class Spool:
             self._connection.close()
             self._connection = None
 
-    def _open(self) -> list[SpooledReport]:
+    def _open(self) -> list[_WaitingReport]:
         import sqlite3  # noqa: PLC0415 - see the module
 
         os.close(os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         self._connection = sqlite3.connect(self.file, timeout=0.0, check_same_thread=False)
         question = "SELECT id, host, length(body), collected_at, boot_id, boottime FROM reports ORDER BY id"
-
-        def lock(connection: "sqlite3.Connection") -> list[SpooledReport]:
-            # The lock is held until the file is closed.
-            connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-            connection.execute(_TABLE)
-            connection.execute("BEGIN EXCLUSIVE").connection.commit()
-            return [
-                SpooledReport(number, host, size, self._made(*made))
-                for number, host, size, *made in connection.execute(question)
-            ]
-
         try:
-            return self._run(lock)
+            with self._using() as connection:
+                # The lock is held until the file is closed.
+                connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+                connection.execute(_TABLE)
+                connection.execute("BEGIN EXCLUSIVE").connection.commit()
+                return [
+                    _WaitingReport(host, self._made(*made), size, spool_id=number)
+                    for number, host, size, *made in connection.execute(question)
+                ]
         except OSError:
             self.close()
             raise
 
-    def _run(self, work: "Callable[[sqlite3.Connection], T]") -> T:
+    @contextlib.contextmanager
+    def _using(self) -> "Iterator[sqlite3.Connection]":
         import sqlite3  # noqa: PLC0415 - see the module
 
         if self._connection is None:
             raise OSError("the file is closed")
         try:
-            return work(self._connection)
+            yield self._connection
         except sqlite3.OperationalError as error:
             if "locked" in str(error):
                 raise BlockingIOError(errno.EAGAIN, "another agent of this name uses it") from error
             raise OSError(str(error)) from error
         except sqlite3.Error as error:
             raise _Damaged(str(error)) from error
-
-    def _insert(self, connection: "sqlite3.Connection", report: EncodedReport) -> int:
-        row = (report.host, report.body, report.made.wall, self._boot_id, report.made.boottime)
-        columns = "host, body, collected_at, boot_id, boottime"
-        made = connection.execute(f"INSERT INTO reports ({columns}) VALUES (?, ?, ?, ?, ?)", row)  # noqa: S608
-        return int(made.lastrowid or 0)
 
     def _made(self, collected_at: float | None, boot_id: str, boottime: float | None) -> ReportTime:
         is_this_boot = boot_id == self._boot_id != "unknown"
@@ -189,23 +189,6 @@ _TICK = 1.0
 _RETRY = 10.0
 _TRUST_CLOCK_AFTER = 3600.0
 """A clock is often wrong at boot: nothing is deleted because of what it says until the agent has run this long."""
-
-
-class _Waiting:
-    """A report that waits: in memory (`report`), or on disk (`spool_id`)."""
-
-    __slots__ = ("host", "made", "put_at", "report", "size", "spool_id")
-
-    def __init__(self, report: EncodedReport | SpooledReport, put_at: float = 0.0) -> None:
-        self.host = report.host
-        self.made = report.made
-        self.put_at = put_at
-        self.report: EncodedReport | None = None
-        self.spool_id: int | None = None
-        if isinstance(report, SpooledReport):
-            self.size, self.spool_id = report.size, report.id
-        else:
-            self.size, self.report = len(report.body) + len(report.short), report
 
 
 class Outbox:
@@ -232,7 +215,7 @@ class Outbox:
         self._started = boottime()
         self._changed = threading.Condition()
         # In the order in which they were put; those on disk come first.
-        self._waiting: dict[int, _Waiting] = {}
+        self._waiting: dict[int, _WaitingReport] = {}
         self._latest: dict[str, int] = {}
         self._keys = itertools.count(1)
         self._bytes = 0
@@ -248,12 +231,12 @@ class Outbox:
 
     def put(self, report: EncodedReport) -> None:
         with self._changed:
-            key, entry = next(self._keys), _Waiting(report, self._boottime())
-            self._waiting[key] = entry
+            key, size = next(self._keys), len(report.body) + len(report.short)
+            self._waiting[key] = _WaitingReport(report.host, report.made, size, report, put_at=self._boottime())
             self._latest.pop(report.host, None)
             self._latest[report.host] = key
             self._has_begun = True
-            self._bytes += entry.size
+            self._bytes += size
             self._keep_to_limits()
             self._changed.notify()
 
@@ -317,9 +300,8 @@ class Outbox:
         if self.spool is None:
             return
         with self._changed:
-            oldest = min((entry.put_at for entry in self._in_memory().values()), default=None)
-            is_due = oldest is not None and self._boottime() - oldest >= WRITE_AFTER
-            is_due = is_due or bool(self._sent)
+            oldest = next((entry.put_at for entry in self._in_memory().values()), self._boottime())
+            is_due = bool(self._sent) or self._boottime() - oldest >= WRITE_AFTER
         if is_due:
             self.save(at_once=False)
 
@@ -365,7 +347,7 @@ class Outbox:
             return False
         return made.sent_at(self._now(), boottime) - made.wall > self._max_age
 
-    def _in_memory(self) -> dict[int, _Waiting]:
+    def _in_memory(self) -> dict[int, _WaitingReport]:
         newest_first = itertools.takewhile(lambda item: item[1].report is not None, reversed(self._waiting.items()))
         return dict(reversed(list(newest_first)))
 
@@ -388,18 +370,17 @@ class Outbox:
                 else:
                     self._sent.append(spool_id)
 
-    def _load(self, found: list[SpooledReport]) -> None:
+    def _load(self, found: list[_WaitingReport]) -> None:
         """What an agent before this one has not sent goes in front of the backlog."""
         with self._changed:
-            before = {key: _Waiting(report) for key, report in enumerate(found, -len(found))}
-            self._waiting = before | self._waiting
-            self._bytes += sum(entry.size for entry in before.values())
+            self._waiting = dict(enumerate(found, -len(found))) | self._waiting
+            self._bytes += sum(entry.size for entry in found)
             self._keep_to_limits()
             self._changed.notify()
         if found and self.spool is not None:
             log.info("%d undelivered reports are in %s", len(found), self.spool.file)
 
-    def _read(self, key: int, entry: _Waiting) -> EncodedReport | None:
+    def _read(self, key: int, entry: _WaitingReport) -> EncodedReport | None:
         with self._disk:
             report = None if self.spool is None or entry.spool_id is None else self.spool.read(entry.spool_id)
         if report is None:

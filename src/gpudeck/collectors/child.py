@@ -22,7 +22,6 @@ from gpudeck.model.report import Report
 
 # A library that was replaced on disk is loaded anew only by a new process.
 _FAILURES_BEFORE_RENEWAL = 3
-_MAX_STUCK = 3
 
 Spawn = Callable[[str], Spawned]
 
@@ -101,9 +100,9 @@ class _Child:
 class ChildCollector:
     """Runs the collector called `name` in a child process; no call of `collect` takes longer than `deadline` seconds.
 
-    A read that takes longer stays outstanding, and every later call fails at once until it returns. After `kill_after`
-    seconds the child is killed and replaced. One that cannot be killed (D state) is replaced after `abandon_after`,
-    until three are stuck. `close` may be called from any thread.
+    A reading that takes longer stays outstanding, and every later call fails at once until it returns. After
+    `kill_after` seconds the child is killed. A new one starts as soon as the old one has ended, which a process that
+    hangs in the kernel (D state) may not do. `close` may be called from any thread.
     """
 
     def __init__(
@@ -111,38 +110,30 @@ class ChildCollector:
         name: str,
         settings: CollectorSettings | None = None,
         *,
-        subject: str = "driver",
         deadline: float = 3.0,
         kill_after: float = 120.0,
-        abandon_after: float = 600.0,
         spawn: Spawn = spawn_child,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
-        self._settings = settings or CollectorSettings()
-        self._subject = subject
         self.deadline = deadline
+        self._settings = settings or CollectorSettings()
         self._kill_after = kill_after
-        self._abandon_after = abandon_after
         self._spawn = spawn
         self._clock = clock
         self._lock = threading.Lock()
         self._is_closed = False
         self._child: _Child | None = None
         self._killed: list[Spawned] = []
-        self._stuck: list[Spawned] = []
-        self._stuck_at = 0.0
         self._silent_since: float | None = None
         self._failures = 0
         self._failure: PluginError | None = None
         self._backoff = Backoff(1.0, 60.0)
         self._start_at = 0.0
-        self._decoder = msgspec.msgpack.Decoder(CollectResponse)
 
     def collect(self, now: float) -> Report:
         with self._lock:
             try:
-                self._reap()
                 self._check_outstanding()
                 return self._read_response(self._request(CollectRequest(now, self._settings)))
             finally:
@@ -157,20 +148,16 @@ class ChildCollector:
         if self._lock.acquire(blocking=False):
             try:
                 self._kill()
-                self._wait_for_killed()
+                self._wait_for_killed(1.0)
             finally:
                 self._lock.release()
 
-    def _reap(self) -> None:
-        self._killed = [process for process in self._killed if process.poll() is None]
-        self._stuck = [process for process in self._stuck if process.poll() is None]
-
-    def _wait_for_killed(self) -> None:
-        """Collects what ends at once, as killed processes do; what hangs in the kernel is left to it."""
+    def _wait_for_killed(self, seconds: float) -> None:
+        """Killed processes end at once, unless they hang in the kernel."""
         for process in self._killed:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=1.0)
-        self._reap()
+                process.wait(timeout=seconds)
+        self._killed = [process for process in self._killed if process.poll() is None]
 
     def _check_outstanding(self) -> None:
         child = self._child
@@ -180,10 +167,7 @@ class ChildCollector:
             self._silent_since = None  # late, so it says nothing about now
             return
         if self._clock() - child.requested_at >= self._kill_after:
-            child.kill()
-            self._child = None
-            self._stuck.append(child.process)
-            self._stuck_at = self._clock()
+            self._kill()
         raise self._not_answering()
 
     def _request(self, question: CollectRequest) -> bytes:
@@ -206,42 +190,36 @@ class ChildCollector:
         except EOFError as error:
             raise self._lose("ended in the middle of a reading") from error
         except Wrong as error:
-            self._renew_later(error)
-            raise
+            raise self._renew_later(error) from None
 
     def _start(self) -> _Child:
         if self._is_closed:
             raise Temporary(f"The collector {self.name} is closed.")
         if self._failure is not None and self._clock() < self._start_at:
             raise type(self._failure)(self._failure.message, self._failure.hint)
-        waiting = self._clock() - self._stuck_at < self._abandon_after
-        if self._stuck and (waiting or len(self._stuck) >= _MAX_STUCK):
+        self._wait_for_killed(0.1)
+        if self._killed:
             raise self._not_answering()
         try:
             self._child = _Child(self._spawn(self.name))
         except OSError as error:
-            failure = Temporary(f"The process of the collector {self.name} cannot be started: {error}.")
-            self._renew_later(failure)
-            raise failure from error
+            message = f"The process of the collector {self.name} cannot be started: {error}."
+            raise self._renew_later(Temporary(message)) from error
         return self._child
 
     def _read_response(self, body: bytes) -> Report:
         try:
-            answer = self._decoder.decode(body)
+            answer = msgspec.msgpack.decode(body, type=CollectResponse)
         except msgspec.DecodeError as error:
-            raise self._refuse(f"it cannot be read: {error}") from error
+            message = f"The collector {self.name} returned an invalid report: {error}."
+            raise self._renew_later(Wrong(message)) from error
         if answer.failure is not None:
             raise self._take_failure(KINDS[answer.failure](answer.message, answer.hint), answer.trace)
         if answer.report is None:
-            raise self._refuse("it is empty")
+            raise self._renew_later(Wrong(f"The collector {self.name} returned no report."))
         self._failures, self._failure = 0, None
         self._backoff.succeed()
         return answer.report
-
-    def _refuse(self, why: str) -> Wrong:
-        failure = Wrong(f"The collector {self.name} gave a report that is none: {why}.")
-        self._renew_later(failure)
-        return failure
 
     def _take_failure(self, failure: PluginError, trace: str) -> PluginError:
         if trace:
@@ -249,22 +227,21 @@ class ChildCollector:
         self._failures += 1
         if isinstance(failure, Absent):
             self._kill()  # the caller asks again in a while; until then nothing needs to be in memory
-            self._wait_for_killed()
+            self._wait_for_killed(1.0)
         elif self._failures >= _FAILURES_BEFORE_RENEWAL:
             self._renew_later(failure)
         return failure
 
-    def _renew_later(self, failure: PluginError) -> None:
+    def _renew_later(self, failure: PluginError) -> PluginError:
         """Lets a new child take over after a pause that doubles each time, until a report comes."""
         self._kill()
         self._silent_since = None
         self._failures, self._failure = 0, failure
         self._start_at = self._clock() + self._backoff.fail()
-
-    def _lose(self, how: str) -> Temporary:
-        failure = Temporary(f"The process of the collector {self.name} {how}.", "It is started again.")
-        self._renew_later(failure)
         return failure
+
+    def _lose(self, how: str) -> PluginError:
+        return self._renew_later(Temporary(f"The process of the collector {self.name} {how}.", "It is started again."))
 
     def _kill(self) -> None:
         if self._child is not None:
@@ -274,4 +251,4 @@ class ChildCollector:
 
     def _not_answering(self) -> Temporary:
         silent = 0.0 if self._silent_since is None else self._clock() - self._silent_since
-        return Temporary(f"{self._subject} not answering for {silent:.0f} s")
+        return Temporary(f"driver not answering for {silent:.0f} s")
