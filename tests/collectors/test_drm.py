@@ -13,6 +13,7 @@ from gpudeck.collectors.base import NEEDS_TWO, NO_VALUE, CollectorSettings, find
 from gpudeck.collectors.drm import OF_ROCM, DrmCollector
 from gpudeck.collectors.drm_cards import ASLEEP
 from gpudeck.collectors.drm_clients import NOT_SEEN, OTHER_NAMESPACE, TOO_OLD
+from gpudeck.collectors.machine import MachineCollector
 from gpudeck.collectors.owners import GONE
 from gpudeck.collectors.proc import NO_NUMBER, UNSUPPORTED
 from gpudeck.model.catalog import GPU_METRICS
@@ -221,13 +222,13 @@ def test_two_chips_with_the_same_number_are_two_gpus(machine: Machine) -> None:
 
 def test_card_that_vanishes_is_missing_and_hides_no_other(machine: Machine) -> None:
     root = machine(MI300X)
-    collector = DrmCollector(root)
-    read(collector, 1000.0)
+    collector = MachineCollector([DrmCollector(root)])
+    collector.collect(1000.0)
     shutil.rmtree(root / PCI / "0000:05:00.0")
-    first, second = read(collector, 1001.0)
+    second, first = collector.collect(1001.0).gpus or []
     assert (first.uuid, first.index, first.metrics) == ("GPU-8a2c1f0b7d4e9a31", 0, {})
-    assert first.missing == "the kernel no longer lists this GPU"
-    assert second.missing is None
+    assert first.missing == "the driver no longer lists this GPU"
+    assert (second.missing, second.index) == (None, 1)
     assert second.metrics["temperature_celsius"] == 36
 
 
@@ -245,10 +246,11 @@ def test_card_that_comes_back_is_read_again_at_its_place(machine: Machine) -> No
 
 def test_all_cards_gone_is_not_an_empty_machine(machine: Machine) -> None:
     root = machine(RX7900)
-    collector = DrmCollector(root)
-    read(collector, 1000.0)
+    collector = MachineCollector([DrmCollector(root)])
+    collector.collect(1000.0)
     shutil.rmtree(root / "sys")
-    assert [gpu.missing for gpu in read(collector, 1001.0)] == ["the kernel no longer lists this GPU"]
+    (gpu,) = collector.collect(1001.0).gpus or []
+    assert gpu.missing == "There is no AMD or Intel GPU with a driver on this machine."
 
 
 @pytest.mark.parametrize(

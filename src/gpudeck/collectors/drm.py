@@ -1,8 +1,7 @@
 """AMD and Intel GPUs, read from sysfs and /proc without any vendor's library.
 
-A card that disappears stays in the inventory, missing. A file of a sick driver may never answer: run it in a child
-(`child.py`). Intel's drivers have no file for utilization and memory in use: both are added up over the processes, and
-are unknown where not all of them can be seen.
+A file of a sick driver may never answer: run it in a child (`child.py`). Intel's drivers have no file for utilization
+and memory in use: both are added up over the processes, and are unknown where not all of them can be seen.
 """
 
 from collections.abc import Iterable
@@ -23,7 +22,6 @@ from gpudeck.collectors.base import (
 )
 from gpudeck.collectors.drm_cards import (
     ASLEEP,
-    ONLY_IN_TABLE,
     Card,
     find_cards,
     measure,
@@ -47,7 +45,6 @@ from gpudeck.model.errors import Absent
 from gpudeck.model.report import GpuReading, Report
 
 OF_ROCM = "the kernel does not count the time of ROCm's work by process"
-_GONE = "the kernel no longer lists this GPU"
 _CHECK_SECONDS = 15.0
 # The management controller of the card fills the table: a little less than ten seconds, as of NVML's expensive values.
 _TABLE_SECONDS = 9.5
@@ -56,28 +53,23 @@ _OPENED_BYTES = 16 * 2**20
 
 
 class _DrmBoard(Struct):
-    """A GPU of the inventory. It stays there, with its reason in `missing`, when the kernel no longer lists it. `table`
-    is what amdgpu's table had when it was last read."""
+    """A card with its index. `table` is what amdgpu's table had when it was last read."""
 
     card: Card
     index: int
-    missing: str | None = None
     table: Measured = field(default_factory=lambda: Measured({}, {}))
     table_at: float | None = None
 
     def measure(self, now: float) -> Measured:
-        """A value that has a file of its own is that of the file."""
         measured = measure(self.card)
         if self.card.vendor != "amd" or _is_asleep(measured):
             return measured
         if is_due(self.table_at, _TABLE_SECONDS, now):
             self.table, self.table_at = read_table(self.card.device), now
-        metrics, unknown = self.table
-        for name in measured.unknown.keys() & metrics.keys():
-            del measured.unknown[name]
-            measured.metrics[name] = metrics[name]
-        # The file of a value says more about why it is unknown than the table does.
-        measured.unknown.update((name, unknown[name]) for name in ONLY_IN_TABLE & unknown.keys())
+        for name in self.table.metrics:
+            measured.unknown.pop(name, None)
+        measured.metrics.update(self.table.metrics)
+        measured.unknown.update(self.table.unknown)
         return measured
 
 
@@ -91,8 +83,8 @@ class _DrmRow(Struct):
 
 
 class DrmCollector(Collector):
-    """All AMD and Intel GPUs of this machine and the processes on them. Raises Absent where there is no such GPU and
-    never was."""
+    """All AMD and Intel GPUs of this machine and the processes on them. Raises Absent where there is none. `machine`
+    reports those that have disappeared."""
 
     name = "drm"
 
@@ -102,7 +94,8 @@ class DrmCollector(Collector):
         self._root = root
         self._owners = owners or Owners(Proc(str(root / "proc")))
         self._is_display = display_matcher(display_servers)
-        self._boards: dict[str, _DrmBoard] = {}
+        self._boards: list[_DrmBoard] = []
+        self._indexes: dict[str, int] = {}
         self._looked_at: float | None = None
         self._search = ClientSearch(str(root / "proc"))
         self._engines = EngineWatch()
@@ -113,9 +106,7 @@ class DrmCollector(Collector):
         self._take_inventory(now)
         if not self._boards:
             raise Absent("There is no AMD or Intel GPU with a driver on this machine.")
-        rows = [
-            _DrmRow(board, Measured({}, {}) if board.missing else board.measure(now)) for board in self._boards.values()
-        ]
+        rows = [_DrmRow(board, board.measure(now)) for board in self._boards]
         self._add_processes(rows, now)
         drafts = [self._draft(row, now) for row in rows]
         owners = self._owners.find([use.pid for draft in drafts for use in draft.uses or ()], now)
@@ -123,26 +114,14 @@ class DrmCollector(Collector):
         return Report(gpus=gpus, driver_version=self._find_driver_version())
 
     def _take_inventory(self, now: float) -> None:
-        """Looks for cards every few seconds, and at once when one is gone or was gone."""
-        for board in self._boards.values():
-            if not read_word(f"{board.card.device}/vendor"):
-                board.missing = _GONE
-        is_incomplete = any(board.missing for board in self._boards.values())
-        if is_incomplete or is_due(self._looked_at, _CHECK_SECONDS, now):
-            self._refresh_cards()
-            self._looked_at = now
+        """Looks for cards every few seconds, and at once when one is gone or was gone. A card keeps its index."""
+        present = [board for board in self._boards if read_word(f"{board.card.device}/vendor")]
+        if len(present) < len(self._indexes) or is_due(self._looked_at, _CHECK_SECONDS, now):
+            cards = find_cards(self._root, machine_id(HostFiles(self._root)))
+            found = [_DrmBoard(card, self._indexes.setdefault(card.uuid, len(self._indexes))) for card in cards]
+            self._boards, self._looked_at = sorted(found, key=lambda board: board.index), now
 
-    def _refresh_cards(self) -> None:
-        cards = find_cards(self._root, machine_id(HostFiles(self._root)))
-        for board in self._boards.values():
-            board.missing = _GONE
-        for card in cards:
-            index = self._boards[card.uuid].index if card.uuid in self._boards else len(self._boards)
-            # Replaced in place, so that the order of the rows stays.
-            self._boards[card.uuid] = _DrmBoard(card, index)
-
-    def _add_processes(self, drafts: list[_DrmRow], now: float) -> None:
-        present = [draft for draft in drafts if not draft.board.missing]
+    def _add_processes(self, present: list[_DrmRow], now: float) -> None:
         own = {node: draft.board.card.address for draft in present for node in draft.board.card.nodes}
         asleep = {node: own[node] for draft in present if _is_asleep(draft.measured) for node in draft.board.card.nodes}
         clients = self._search.find(now, asleep, own)
@@ -181,7 +160,6 @@ class DrmCollector(Collector):
             name=card.name,
             vendor=card.vendor,
             pci_address=card.address,
-            missing=row.board.missing,
             metrics=metrics,
             unknown=unknown,
             processes_reason=row.uses_reason,
@@ -191,7 +169,7 @@ class DrmCollector(Collector):
 
     def _find_driver_version(self) -> str | None:
         """The version of the module where it was installed by itself (AMD's own packages), else that of the kernel."""
-        driver = next(iter(self._boards.values())).card.driver
+        driver = self._boards[0].card.driver
         version = read_word(f"{self._root}/sys/module/{driver}/version")
         if version:
             return f"{driver} {version}"[:200]

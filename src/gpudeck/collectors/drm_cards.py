@@ -12,12 +12,11 @@ What counts as a GPU here:
 
 Two tables below name the file behind every metric; what is in neither is unknown with the reason that is given there.
 Three figures of Intel cards have no file: `drm` makes them from those of the processes and from two readings of the
-energy. `gpu_metrics` of amdgpu is a binary table, whose layout changes with card and kernel (kgd_pp_interface.h): it
-is read if the size and version in its header are known. 1.1 to 1.3 are those of Radeon cards and of Instinct up to the
-MI200, 1.4 and 1.5 of the MI300; a field of ones is unknown. Never read: `pcie_bw`, which takes a second to answer.
+energy. `gpu_metrics` of amdgpu is a binary table, whose layout changes with card and kernel (kgd_pp_interface.h):
+version 1.3 is that of Radeon cards and the MI200, 1.4 and 1.5 of the MI300. Never read: `pcie_bw`, which takes a
+second to answer.
 """
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -28,118 +27,81 @@ import msgspec
 from msgspec import Struct
 
 from gpudeck.collectors.base import NO_VALUE, Measured
-from gpudeck.collectors.proc import UNSUPPORTED, explain, list_names, read_link, read_number, read_text, read_word
+from gpudeck.collectors.proc import (
+    UNSUPPORTED,
+    explain,
+    list_names,
+    read_bytes,
+    read_link,
+    read_number,
+    read_text,
+    read_word,
+)
 from gpudeck.model.catalog import GPU_METRICS
 
 _HEADER: Final = "<HBB"
-_BYTES: Final = 4096
+_TABLE_BYTES: Final = 4096
 _JOULES: Final = 2.0**-16
 NOT_IN_TABLE: Final = "the driver does not report it for this generation"
-# Of the throttle status that is the same for all generations: limits of power and current, temperatures, and signals by
+# Bits of the throttle status that all generations share: limits of power and current, temperatures, and signals by
 # which regulators and chips ask for a slowdown.
-_POWER, _HEAT, _HARDWARE = 0xFF00FF, 0xFFF << 32, 0xF << 44
-
-
-class _Field(NamedTuple):
-    """Where a metric is in the table; the first of several that is known counts."""
-
-    name: str
-    offset: int
-    code: str = "H"
-    scale: float = 1.0
+_THROTTLING: Final = {
+    "throttled_power": 0xFF00FF,
+    "throttled_thermal": 0xFFF << 32,
+    "throttled_hardware": 0xF << 44,
+}
+TABLE_METRICS: Final = frozenset({"energy_joules", *_THROTTLING})
+"""What amdgpu has in its table only."""
 
 
 class _Layout(NamedTuple):
+    """The size of a table, and where in it the counter of energy and the throttle status are."""
+
     size: int
-    fields: tuple[_Field, ...]
+    energy: int | None = None
     throttling: int | None = None
 
 
-_OF_CARDS: Final = (
-    _Field("temperature_celsius", 4),
-    _Field("temperature_celsius", 6),
-    _Field("memory_temperature_celsius", 8),
-    _Field("utilization_percent", 16),
-    _Field("memory_utilization_percent", 18),
-    _Field("power_watts", 22),
-    _Field("clock_sm_mhz", 54),
-    _Field("clock_memory_mhz", 58),
-)
-_OF_MI300: Final = (
-    _Field("temperature_celsius", 4),
-    _Field("memory_temperature_celsius", 6),
-    _Field("power_watts", 10),
-    _Field("utilization_percent", 12),
-    _Field("memory_utilization_percent", 14),
-)
-
-
-def _of_mi300(energy: int, clock: int, memory_clock: int) -> tuple[_Field, ...]:
-    return (
-        *_OF_MI300,
-        _Field("energy_joules", energy, "Q", _JOULES),
-        _Field("clock_sm_mhz", clock),
-        _Field("clock_memory_mhz", memory_clock),
-    )
-
-
 _LAYOUTS: Final = {
-    (1, 1): _Layout(96, _OF_CARDS),
-    (1, 2): _Layout(104, _OF_CARDS),
-    (1, 3): _Layout(120, _OF_CARDS, throttling=112),
-    (1, 4): _Layout(288, _of_mi300(24, 240, 280)),
-    (1, 5): _Layout(360, _of_mi300(88, 312, 352)),
+    (1, 3): _Layout(120, throttling=112),
+    (1, 4): _Layout(288, energy=24),
+    (1, 5): _Layout(360, energy=88),
 }
-ONLY_IN_TABLE: Final = frozenset({"energy_joules", "throttled_power", "throttled_thermal", "throttled_hardware"})
-"""What amdgpu has no other file for."""
-TABLE_METRICS: Final = ONLY_IN_TABLE | {field.name for layout in _LAYOUTS.values() for field in layout.fields}
 
 
 def read_table(device: str) -> Measured:
     """Each of TABLE_METRICS, known or unknown, of the card with this folder. Nothing is raised."""
     try:
-        return parse_table(_read(f"{device}/gpu_metrics"))
+        return parse_table(read_bytes(f"{device}/gpu_metrics", _TABLE_BYTES))
     except (OSError, ValueError) as error:
         return Measured({}, dict.fromkeys(TABLE_METRICS, explain(error)))
 
 
 def parse_table(table: bytes) -> Measured:
+    """Raises ValueError for a table that is not whole."""
     if len(table) < calcsize(_HEADER):
         raise ValueError("the driver's table of metrics is cut off")
     size, *version = unpack_from(_HEADER, table)
+    measured = Measured({}, dict.fromkeys(TABLE_METRICS, NOT_IN_TABLE))
     layout = _LAYOUTS.get((version[0], version[1]))
     if layout is None:
-        raise ValueError(f"the driver's table of metrics has version {version[0]}.{version[1]}, which is not known")
+        return measured
     if size != layout.size or len(table) < size:
         raise ValueError(f"the driver's table of metrics has {min(size, len(table))} bytes instead of {layout.size}")
-    measured = Measured({}, dict.fromkeys(TABLE_METRICS, NOT_IN_TABLE))
-    for name, offset, code, scale in layout.fields:
-        if name not in measured.metrics:
-            value = _unpack(table, code, offset)
-            # A counter of energy that was never counted is 0.
-            measured.take(name, None if value is None or (code == "Q" and not value) else value * scale)
+    if layout.energy is not None:
+        counted = _unpack(table, layout.energy)  # 0 was never counted
+        measured.take("energy_joules", counted * _JOULES if counted else None)
     if layout.throttling is not None:
-        _take_throttling(measured, _unpack(table, "Q", layout.throttling))
+        status = _unpack(table, layout.throttling)
+        for name, bits in _THROTTLING.items():
+            measured.take(name, None if status is None else int(bool(status & bits)))
     return measured
 
 
-def _unpack(table: bytes, code: str, offset: int) -> int | None:
-    (value,) = unpack_from(f"<{code}", table, offset)
-    is_unknown = value == (1 << 8 * calcsize(f"<{code}")) - 1
-    return None if is_unknown else int(value)
-
-
-def _take_throttling(measured: Measured, status: int | None) -> None:
-    for name, bits in (("throttled_power", _POWER), ("throttled_thermal", _HEAT), ("throttled_hardware", _HARDWARE)):
-        measured.take(name, None if status is None else int(bool(status & bits)), NO_VALUE)
-
-
-def _read(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(descriptor, _BYTES)
-    finally:
-        os.close(descriptor)
+def _unpack(table: bytes, offset: int) -> int | None:
+    """A field of ones is unknown."""
+    (value,) = unpack_from("<Q", table, offset)
+    return None if value == 2**64 - 1 else int(value)
 
 
 GIB = 2**30
@@ -500,10 +462,7 @@ _VENDOR_REASONS: dict[str, dict[str, str]] = {
         "pcie_transmit_bytes_per_second": "amdgpu needs a second to measure it",
         "encoder_percent": "amdgpu does not distinguish encoding from decoding",
         "decoder_percent": "amdgpu does not distinguish encoding from decoding",
-        "energy_joules": NOT_IN_TABLE,
-        "throttled_power": NOT_IN_TABLE,
-        "throttled_thermal": NOT_IN_TABLE,
-        "throttled_hardware": NOT_IN_TABLE,
+        **dict.fromkeys(TABLE_METRICS, NOT_IN_TABLE),
     },
     "intel": {
         "encoder_percent": "the driver does not distinguish encoding from decoding",

@@ -36,13 +36,18 @@ _REASONS = {
 }
 
 
-def read_text(path: str, limit: int = _BYTES) -> str:
-    """What the file says, without the blanks around it. Raises OSError."""
+def read_bytes(path: str, limit: int) -> bytes:
+    """The beginning of the file. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(descriptor, limit).decode(errors="replace").strip()
+        return os.read(descriptor, limit)
     finally:
         os.close(descriptor)
+
+
+def read_text(path: str, limit: int = _BYTES) -> str:
+    """The text of the file, without the blanks around it. Raises OSError."""
+    return read_bytes(path, limit).decode(errors="replace").strip()
 
 
 def read_number(path: str) -> int:
@@ -190,8 +195,4 @@ class Proc:
         raise ValueError("no btime in /proc/stat")
 
     def _read(self, pid: int, name: str, limit: int) -> bytes:
-        descriptor = os.open(f"{self._folder}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(descriptor, limit)
-        finally:
-            os.close(descriptor)
+        return read_bytes(f"{self._folder}/{pid}/{name}", limit)
