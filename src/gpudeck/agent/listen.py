@@ -20,7 +20,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from functools import cached_property
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedIOBase
@@ -31,7 +30,7 @@ import msgspec
 from msgspec import Struct
 
 from gpudeck import __version__
-from gpudeck.agent.outbox import EncodedReport, ReportTime
+from gpudeck.agent.outbox import EncodedReport
 from gpudeck.agent.push import read_token
 from gpudeck.model import clock, exposition
 from gpudeck.model.address import find_host_problem
@@ -126,17 +125,19 @@ def answer_error(status: int, code: str, message: str, hint: str = "", **headers
 
 
 class LatestReport:
+    """The newest report, and the answers that are made of it."""
+
     def __init__(self, now: clock.Clock = clock.wall, boottime: clock.Clock = clock.boottime) -> None:
         self._now = now
         self._boottime = boottime
-        self._newest: _ReportForms | None = None
+        self._newest: EncodedReport | None = None
 
     def put(self, report: EncodedReport) -> None:
-        self._newest = _ReportForms(report.body, report.made)
+        self._newest = report
 
     @property
     def newest(self) -> Envelope | None:
-        return None if self._newest is None else self._newest.envelope
+        return None if self._newest is None else decode_own(self._newest.body)
 
     def health(self) -> HttpAnswer:
         return HttpAnswer(200, msgspec.json.encode({"status": "ok", "version": __version__}), _JSON)
@@ -154,41 +155,21 @@ class LatestReport:
             "Vary": "Accept, Accept-Encoding",
         }
         if is_json:
-            return HttpAnswer(200, newest.json, headers)
-        return HttpAnswer(200, newest.packed, headers | {"Content-Encoding": "zstd"})
+            return HttpAnswer(200, msgspec.json.encode(decode_own(newest.body)), headers)
+        return HttpAnswer(200, newest.body, headers | {"Content-Encoding": "zstd"})
 
-    def metrics(self, accept: str = "") -> HttpAnswer:
+    def metrics(self) -> HttpAnswer:
         newest = self._newest
         if newest is None:
             return _NOT_READ_YET
-        page = write_metrics(newest.envelope, newest.made.sent_at(self._now(), self._boottime())).encode()
-        if exposition.wants_openmetrics(accept):
-            return HttpAnswer(
-                200, exposition.to_openmetrics(page), {"Content-Type": exposition.OPENMETRICS_TYPE, "Vary": "Accept"}
-            )
-        return HttpAnswer(200, page, {"Content-Type": exposition.CONTENT_TYPE, "Vary": "Accept"})
+        page = write_metrics(decode_own(newest.body), newest.made.sent_at(self._now(), self._boottime()))
+        return HttpAnswer(200, page.encode(), {"Content-Type": exposition.CONTENT_TYPE})
 
 
 _JSON = {"Content-Type": "application/json"}
 _NOT_READ_YET = answer_error(
     503, "unavailable", "this host has not been read yet", "Ask again in a second.", Retry_After="1"
 )
-
-
-class _ReportForms:
-    """One report in all its forms, each made when it is first asked for. Two threads may make the same one twice."""
-
-    def __init__(self, packed: bytes, made: ReportTime) -> None:
-        self.packed = packed
-        self.made = made
-
-    @cached_property
-    def envelope(self) -> Envelope:
-        return decode_own(self.packed)
-
-    @cached_property
-    def json(self) -> bytes:
-        return msgspec.json.encode(self.envelope)
 
 
 def _prefers_json(accept: str) -> bool:
@@ -437,7 +418,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
             self.server.note_refusal(self.client_address[0])
             return _UNAUTHORIZED
         if path == "/metrics":
-            return latest.metrics(self.headers.get("Accept", ""))
+            return latest.metrics()
         return latest.report(self.headers.get("Accept", ""), self.headers.get("Accept-Encoding"))
 
     def _read_body(self) -> bytes | None:

@@ -9,7 +9,7 @@ import fcntl
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -88,7 +88,7 @@ _PATTERN: Final = "agent-*"
 
 
 class AgentHub(Struct, frozen=True):
-    """The hub of a running agent; of several, the one in use comes first. `is_trusted`: root, a service or this user
+    """The hub of a running agent, or several separated by commas. `is_trusted`: root, a service or this user
     runs it; else user number `uid`."""
 
     url: str
@@ -97,9 +97,8 @@ class AgentHub(Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def announcing(hub: str) -> Iterator[Callable[[str], None]]:
-    """While this lasts, other processes of the machine find out that its agent reports to that hub. Of several, the
-    function that this yields puts the one in use first. It raises nothing."""
+def announcing(hub: str) -> Iterator[None]:
+    """While this lasts, other processes of the machine find out that its agent reports to that hub, or those hubs."""
     descriptor, file = None, None
     try:
         service = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
@@ -108,30 +107,19 @@ def announcing(hub: str) -> Iterator[Callable[[str], None]]:
         with contextlib.suppress(FileNotFoundError):
             # Of a process that had the same number.
             file.unlink()
-        descriptor = make_locked(file, _without_logins(hub))
+        # A URL may hold a name and a password, which are the agent's alone.
+        parts = map(urlsplit, split_hubs(hub))
+        shown = ",".join(part._replace(netloc=part.netloc.rpartition("@")[2]).geturl() for part in parts)
+        descriptor = make_locked(file, shown.encode())
     except (OSError, GpudeckError) as error:
         log.warning("`gpudeck wait` on this machine cannot find the hub of this agent: %s", error)
-
-    def put_first(used: str) -> None:
-        # The same addresses in another order have the same length: a reader sees the old or the new ones.
-        ordered = ",".join(dict.fromkeys([used, *split_hubs(hub)]))
-        if descriptor is not None:
-            with contextlib.suppress(OSError):
-                os.pwrite(descriptor, _without_logins(ordered), 0)
-
     try:
-        yield put_first
+        yield
     finally:
         if file is not None and descriptor is not None:
             with contextlib.suppress(OSError):
                 file.unlink()
             os.close(descriptor)
-
-
-def _without_logins(hub: str) -> bytes:
-    """A URL may hold a name and a password, which are the agent's alone."""
-    parts = map(urlsplit, split_hubs(hub))
-    return ",".join(part._replace(netloc=part.netloc.rpartition("@")[2]).geturl() for part in parts).encode()
 
 
 def find_agent_hubs() -> list[AgentHub]:

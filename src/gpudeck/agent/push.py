@@ -13,7 +13,6 @@ One that it cannot take is sent whole at once.
 import logging
 import math
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -60,7 +59,6 @@ class _TokenRefused(_Later):
 
 class _HubTarget:
     def __init__(self, hub: str, ca_file: str | None, proxy: str) -> None:
-        self.hub = hub
         self.url = f"{hub}/api/v1/reports"
         self.shown = mask_password(hub)
         self.pool = open_pool(self.url, ca_file, proxy)
@@ -99,17 +97,15 @@ class Sender:
         *,
         ca_file: str | None = None,
         proxy: str = "none",
-        note_hub: Callable[[str], None] = lambda _: None,
         now: clock.Clock = clock.wall,
         boottime: clock.Clock = clock.boottime,
     ) -> None:
-        """`hub` may be several addresses with commas, the best first; `note_hub` is called with the one in use. `pace`
-        is the shortest time between two reports of a backlog. Raises UsageError."""
+        """`hub` may be several addresses with commas, the best first. `pace` is the shortest time between two reports
+        of a backlog. Raises UsageError."""
         self._outbox = outbox
         self._hubs = [_HubTarget(one, ca_file, proxy) for one in split_hubs(hub)]
         self._hub = self._used = self._hubs[0]
         self._failures = 0
-        self._note_hub = note_hub
         self._token_file = token_file
         self._token = read_token(token_file)
         self._pace = pace
@@ -178,7 +174,6 @@ class Sender:
         if hub is not self._used:
             log.info("reporting to %s now; %d are undelivered", hub.shown, len(self._outbox))
             self._used = hub
-            self._note_hub(hub.hub)
         elif hub.trouble is not None:
             log.info("%s accepts reports again; %d are undelivered", hub.shown, len(self._outbox))
         hub.succeed(self._boottime())

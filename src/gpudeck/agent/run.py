@@ -306,8 +306,9 @@ def _open_outputs(
         outbox = open_outbox(settings, reporters[0].host, simulate)
         parts.callback(outbox.close)
         hub = rank_hubs(settings.hubs, reporters[0].host_id or reporters[0].host)
-        note_hub = parts.enter_context(announcing(hub)) if not reporters[0].simulated else lambda _: None
-        sender = make_sender(settings, hub, outbox, len(reporters), note_hub)
+        if not reporters[0].simulated:
+            parts.enter_context(announcing(hub))
+        sender = make_sender(settings, hub, outbox, len(reporters))
         takers.append(outbox)
     if settings.listen is not None:
         latest, thread = parts.enter_context(_listening(settings, settings.listen, names, make_posts))
@@ -328,14 +329,12 @@ def rank_hubs(hubs: str, host: str) -> str:
     return ",".join(sorted(addresses, key=lambda one: blake2b(f"{host} {one}".encode()).digest()))
 
 
-def make_sender(
-    settings: AgentSettings, hub: str, outbox: Outbox, hosts: int, note_hub: Callable[[str], None] = lambda _: None
-) -> Sender:
+def make_sender(settings: AgentSettings, hub: str, outbox: Outbox, hosts: int) -> Sender:
     # A backlog is sent fifty times as fast as it grows: an hour of it in little more than a minute. A busy hub slows
     # its senders down by itself, as each waits for its answer.
     pace = settings.interval / (50 * hosts)
     token_file = Path(settings.token_file or "").expanduser()
-    return Sender(outbox, hub, token_file, pace, ca_file=settings.ca_file, proxy=settings.proxy, note_hub=note_hub)
+    return Sender(outbox, hub, token_file, pace, ca_file=settings.ca_file, proxy=settings.proxy)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import ipaddress
 import os
-import queue
 import re
 import threading
 import time
@@ -224,14 +223,17 @@ class Disks:
 
     def _measure(self, points: list[str]) -> tuple[list[Disk], list[str]]:
         self._asked = {point: thread for point, thread in self._asked.items() if thread.is_alive()}
-        answers: queue.SimpleQueue[tuple[str, Disk | None]] = queue.SimpleQueue()
-        asked = [point for point in points if point not in self._asked and self._start(point, answers)]
-        answered = _take(answers, len(asked), self._deadline)
+        sizes: dict[str, Disk | None] = {}
+        asked = [point for point in points if point not in self._asked and self._start(point, sizes)]
+        ends_at = time.monotonic() + self._deadline
+        for point in asked:
+            self._asked[point].join(max(0.0, ends_at - time.monotonic()))
+        answered = sizes.copy()
         disks = [disk for point in points if (disk := answered.get(point)) is not None]
         return disks, [f"The file system at {point} does not answer." for point in points if point not in answered]
 
-    def _start(self, point: str, answers: "queue.SimpleQueue[tuple[str, Disk | None]]") -> bool:
-        thread = threading.Thread(target=self._read_size, args=(point, answers), name=f"disk {point}", daemon=True)
+    def _start(self, point: str, sizes: dict[str, Disk | None]) -> bool:
+        thread = threading.Thread(target=self._read_size, args=(point, sizes), name=f"disk {point}", daemon=True)
         try:
             thread.start()
         except RuntimeError:
@@ -239,14 +241,11 @@ class Disks:
         self._asked[point] = thread
         return True
 
-    def _read_size(self, point: str, answers: "queue.SimpleQueue[tuple[str, Disk | None]]") -> None:
+    def _read_size(self, point: str, sizes: dict[str, Disk | None]) -> None:
         try:
-            size = self._statvfs(f"{self._root}/{point.lstrip('/')}")
+            sizes[point] = _describe(point, self._statvfs(f"{self._root}/{point.lstrip('/')}"))
         except OSError:
-            # Not permitted, or unmounted since: there is nothing to say of it.
-            answers.put((point, None))
-        else:
-            answers.put((point, _describe(point, size)))
+            sizes[point] = None  # not permitted, or unmounted since: there is nothing to report
 
 
 def find_data_mounts(mountinfo: str) -> list[str]:
@@ -270,18 +269,6 @@ def _parse(line: str) -> _Mount | None:
     if not dash or len(fields) < 6:
         return None
     return _Mount(fields[2], fields[3], _ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields[4]), kind)
-
-
-def _take(answers: "queue.SimpleQueue[tuple[str, Disk | None]]", count: int, seconds: float) -> dict[str, Disk | None]:
-    ends_at = time.monotonic() + seconds
-    taken: dict[str, Disk | None] = {}
-    try:
-        while len(taken) < count:
-            point, disk = answers.get(timeout=max(0.0, ends_at - time.monotonic()))
-            taken[point] = disk
-    except queue.Empty:
-        pass
-    return taken
 
 
 def _describe(point: str, size: os.statvfs_result) -> Disk | None:
