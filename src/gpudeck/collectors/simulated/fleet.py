@@ -1,14 +1,12 @@
 """The simulated fleet, and one of its hosts as an ordinary collector."""
 
 from collections.abc import Sequence
-from itertools import groupby
 from math import ceil, cos, nan, pi
 
 from gpudeck.collectors.base import Collector
 from gpudeck.collectors.simulated.chance import draw, uuid_name, wave
 from gpudeck.collectors.simulated.gpus import (
     GpuInstance,
-    MigBoard,
     SimulatedGpu,
     faults_between,
     missing_spans,
@@ -115,7 +113,10 @@ class HostSimulator:
         self.timeline = timeline
         self._life = host.life
         self._tracks = [SlotTrack(timeline, slot.number) for slot in host.slots]
-        self._gpus = self._set_up()
+        self._gpus = [
+            (SimulatedGpu if slot.parent is None else GpuInstance)(slot, timeline, track, host.life)
+            for slot, track in zip(host.slots, self._tracks, strict=True)
+        ]
         self._cgroups_at = nan
         self._cgroups: list[JobCgroup] = []
 
@@ -160,16 +161,6 @@ class HostSimulator:
             runs = {run.job: run for track in self._tracks for run, _ in track.at(now).parts if run.job}
             self._cgroups_at, self._cgroups = t, [_cgroup(run, t) for run in runs.values() if run.start < t]
         return self._cgroups
-
-    def _set_up(self) -> list[SimulatedGpu]:
-        gpus: list[SimulatedGpu] = []
-        for _, group in groupby(self.host.slots, key=lambda slot: slot.index):
-            slots = list(group)
-            board = MigBoard(slots, [self._tracks[slot.number] for slot in slots])
-            for slot in slots:
-                parts = slot, self.timeline, self._tracks[slot.number], self._life
-                gpus.append(SimulatedGpu(*parts) if slot.parent is None else GpuInstance(*parts, board))
-        return gpus
 
 
 class SimulatedFleet:

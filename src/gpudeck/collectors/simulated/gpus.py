@@ -1,6 +1,6 @@
 """The simulated GPUs of one host as their driver would report them. A reading depends on its moment alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import floor, nan
 from typing import ClassVar, NamedTuple
 
@@ -307,38 +307,21 @@ class SimulatedGpu:
         )
 
 
-class MigBoard:
-    """A board in MIG mode. Its instances share what the chip alone has, made by the work of all of them."""
-
-    def __init__(self, slots: Sequence[GpuSlot], tracks: Sequence[SlotTrack]) -> None:
-        self._model, self._salt = slots[0].model, slots[0].salt
-        self._shares = [(slot.share, track) for slot, track in zip(slots, tracks, strict=True)]
-        self._read_at = nan
-        self._metrics: dict[str, Number] = {}
-
-    def metrics(self, now: float) -> dict[str, Number]:
-        t = now - now % REST_BEAT_S
-        if t != self._read_at:
-            self._read_at = t
-            self._metrics = self._read(t)
-        return self._metrics
-
-    def _read(self, t: float) -> dict[str, Number]:
-        model, stretches = self._model, [(share, track.at(t)) for share, track in self._shares]
-        is_taken = any(stretch.parts for _, stretch in stretches)
-        effort = min(1.0, sum(share * stretch.heat for share, stretch in stretches))
-        heat = sum(share * track.at(t).heat for share, track in self._shares)
-        celsius = physics.temperature(model, heat, physics.room_offset(self._salt, t))
-        watts = physics.power_watts(model, effort, is_taken=is_taken, ripple=0.0)
-        return {
-            "temperature_celsius": round(celsius),
-            "memory_temperature_celsius": round(celsius * (model.features.memory_warmth or 1.0)),
-            "clock_sm_mhz": physics.clock_sm_mhz(model, effort, celsius, is_taken=is_taken),
-            "clock_memory_mhz": model.clock_memory_mhz[is_taken],
-            "performance_state": model.features.states[is_taken],
-            "throttled_power": int(watts >= physics.CAPPED * model.limit_watts),
-            "temperature_margin_celsius": round(physics.SLOWDOWN_CELSIUS) - round(celsius),
-        }
+def board_metrics(slot: GpuSlot, now: float) -> dict[str, Number]:
+    """The metrics that all MIG instances of a board share. They depend on the moment alone, not on the work."""
+    model, t = slot.model, now - now % REST_BEAT_S
+    salt = slot.salt - (slot.instance or 0)
+    effort = 0.45 + 0.3 * wave(salt, t, 1800.0)
+    celsius = physics.temperature(model, effort, physics.room_offset(salt, t))
+    return {
+        "temperature_celsius": round(celsius),
+        "memory_temperature_celsius": round(celsius * (model.features.memory_warmth or 1.0)),
+        "clock_sm_mhz": physics.clock_sm_mhz(model, effort, celsius, is_taken=True),
+        "clock_memory_mhz": model.clock_memory_mhz[True],
+        "performance_state": model.features.states[True],
+        "throttled_power": 0,
+        "temperature_margin_celsius": round(physics.SLOWDOWN_CELSIUS) - round(celsius),
+    }
 
 
 class GpuInstance(SimulatedGpu):
@@ -346,16 +329,10 @@ class GpuInstance(SimulatedGpu):
 
     process_reasons: ClassVar[dict[str, str]] = {"utilization_percent": UNDER_MIG}
 
-    def __init__(
-        self, slot: GpuSlot, timeline: Timeline, track: SlotTrack, life: HostLifecycle, board: MigBoard
-    ) -> None:
-        super().__init__(slot, timeline, track, life)
-        self._board = board
-
     def reading(self, now: float) -> GpuReading:
         # The board moves to its own beat, which is not the one this instance's frame was made for.
         reading = super().reading(now)
-        reading.metrics.update(self._board.metrics(now))
+        reading.metrics.update(board_metrics(self.slot, now))
         return reading
 
     def _read_metrics(self, stretch: LoadSegment, t: float) -> dict[str, Number]:
