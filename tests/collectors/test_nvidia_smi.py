@@ -105,22 +105,21 @@ def test_counters_of_an_earlier_boot_are_not_compared() -> None:
     assert reader.parse(SECOND, 1.0).report.unknown["cpu_percent"] == "needs two readings"
 
 
-def test_identity_is_the_hosts_name_and_boot() -> None:
-    identity = parse(FIRST).identity
-    assert (identity.host, identity.boot_id) == ("gpu01", "0f5a3c1e-7b2d-4c68-9e10-5d4c3b2a1908")
+def test_reading_has_the_id_of_the_boot() -> None:
+    assert parse(FIRST).boot_id == "0f5a3c1e-7b2d-4c68-9e10-5d4c3b2a1908"
 
 
 def test_machine_id_is_the_one_that_an_agent_there_would_send(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/machine-id").write_text("0123456789abcdef0123456789abcdef\n")
     answer = with_part("machine", "0123456789abcdef0123456789abcdef")
-    assert parse(answer).identity.machine_id == machine_id(HostFiles(tmp_path)) != ""
+    assert parse(answer).machine_id == machine_id(HostFiles(tmp_path)) != ""
 
 
 def test_container_has_no_machine_id_and_no_disk() -> None:
     answer = with_part("namespaces", "self/ns/pid pid:[1]", "self/ns/mnt mnt:[2]", "1/ns/mnt ")
     reading = parse(with_part("machine", "0123456789abcdef0123456789abcdef", answer=answer))
-    assert reading.identity.machine_id == ""
+    assert reading.machine_id == ""
     assert reading.report.labels == {"container": "docker"}
     assert reading.report.unknown["disk_used_bytes"].startswith("the root file system is the container's")
 

@@ -232,7 +232,11 @@ class EngineWatch:
             busy = {key: self._compare_client(client, elapsed) for key, client in clients.items()}
             shares.clients.update((key, _busiest(engines)) for key, engines in busy.items() if engines is not None)
             shares.cards.update((address, _add_up(address, clients, busy)) for address in addresses)
-        self._before = {key: self._keep_higher(key, client.engines) for key, client in clients.items()}
+        before = {key: self._before.get(key, {}) for key in clients}
+        self._before = {
+            key: {name: max(engine, before[key].get(name, engine)) for name, engine in client.engines.items()}
+            for key, client in clients.items()
+        }
         self._read_at = now
         return shares
 
@@ -241,13 +245,6 @@ class EngineWatch:
         if before is None:
             return None
         return {name: _share(before.get(name), engine, elapsed) for name, engine in client.engines.items()}
-
-    def _keep_higher(self, key: str, engines: Mapping[str, EngineTime]) -> dict[str, EngineTime]:
-        before = self._before.get(key, {})
-        return {
-            name: before[name] if name in before and engine.busy < before[name].busy else engine
-            for name, engine in engines.items()
-        }
 
 
 def _share(before: EngineTime | None, after: EngineTime, elapsed: float) -> float:

@@ -57,13 +57,15 @@ def list_containers(path: str, seconds: float = MAX_SECONDS) -> list[ContainerDe
 
 def _call(path: str, method: str, ends_at: float) -> bytes:
     """The message that answers an empty one. Raises OSError, ValueError, Temporary."""
-    from h2.config import H2Configuration  # noqa: PLC0415 - only where there is a kubelet
+    from h2 import events  # noqa: PLC0415 - only where there is a kubelet
+    from h2.config import H2Configuration  # noqa: PLC0415
     from h2.connection import H2Connection  # noqa: PLC0415
     from h2.exceptions import ProtocolError  # noqa: PLC0415
     from h2.settings import SettingCodes  # noqa: PLC0415
 
     http = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
-    answer = _GrpcAnswer()
+    headers: dict[str, str] = {}
+    body, is_complete = bytearray(), False
     with contextlib.closing(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)) as connection:
         try:
             connection.settimeout(_remaining(ends_at))
@@ -84,17 +86,25 @@ def _call(path: str, method: str, ends_at: float) -> bytes:
                 ],
             )
             http.send_data(stream, bytes(_MESSAGE_HEAD), end_stream=True)
-            while not answer.is_complete:
+            while not is_complete:
                 connection.settimeout(_remaining(ends_at))
                 connection.sendall(http.data_to_send())
                 received = connection.recv(65536)
                 if not received:
                     raise ValueError("the connection was closed too early")
                 for event in http.receive_data(received):
-                    answer.take(event)
+                    if isinstance(event, events.ResponseReceived | events.TrailersReceived):
+                        headers |= {str(name): str(value) for name, value in event.headers}
+                    elif isinstance(event, events.DataReceived):
+                        body += event.data
+                    elif isinstance(event, events.StreamReset | events.ConnectionTerminated):
+                        raise ValueError("the call was refused")  # noqa: TRY004 - the kind of event is the value
+                    is_complete = is_complete or isinstance(event, events.StreamEnded)
+                if len(body) > MAX_BYTES:
+                    raise ValueError(f"it is larger than {MAX_BYTES // 2**20} MiB")
         except ProtocolError as error:
             raise ValueError(f"not HTTP/2: {str(error) or type(error).__name__}") from error
-    return answer.message()
+    return _read_message(headers, bytes(body))
 
 
 def _remaining(ends_at: float) -> float:
@@ -104,36 +114,17 @@ def _remaining(ends_at: float) -> float:
     return seconds
 
 
-class _GrpcAnswer:
-    def __init__(self) -> None:
-        self.is_complete = False
-        self._headers: dict[str, str] = {}
-        self._body = bytearray()
-
-    def take(self, event: object) -> None:
-        from h2 import events  # noqa: PLC0415 - only where there is a kubelet
-
-        if isinstance(event, events.ResponseReceived | events.TrailersReceived):
-            self._headers |= {str(name): str(value) for name, value in event.headers}
-        elif isinstance(event, events.DataReceived):
-            self._body += event.data
-            if len(self._body) > MAX_BYTES:
-                raise ValueError(f"it is larger than {MAX_BYTES // 2**20} MiB")
-        elif isinstance(event, events.StreamEnded):
-            self.is_complete = True
-        elif isinstance(event, events.StreamReset | events.ConnectionTerminated):
-            raise ValueError("the call was refused")  # noqa: TRY004 - the kind of event is the value
-
-    def message(self) -> bytes:
-        status = self._headers.get("grpc-status")
-        if status != "0":
-            detail = clean(unquote(self._headers.get("grpc-message", "")))[:200].rstrip(".")
-            raise Temporary(f"the call failed (HTTP {self._headers.get(':status')}, gRPC {status}): {detail}.")
-        if len(self._body) < _MESSAGE_HEAD or self._body[0] != 0:
-            raise ValueError("not one plain message")
-        if int.from_bytes(self._body[1:_MESSAGE_HEAD], "big") != len(self._body) - _MESSAGE_HEAD:
-            raise ValueError("the message is cut off")
-        return bytes(self._body[_MESSAGE_HEAD:])
+def _read_message(headers: dict[str, str], body: bytes) -> bytes:
+    """The message of a gRPC response. Raises Temporary, ValueError."""
+    status = headers.get("grpc-status")
+    if status != "0":
+        detail = clean(unquote(headers.get("grpc-message", "")))[:200].rstrip(".")
+        raise Temporary(f"the call failed (HTTP {headers.get(':status')}, gRPC {status}): {detail}.")
+    if len(body) < _MESSAGE_HEAD or body[0] != 0:
+        raise ValueError("not one plain message")
+    if int.from_bytes(body[1:_MESSAGE_HEAD], "big") != len(body) - _MESSAGE_HEAD:
+        raise ValueError("the message is cut off")
+    return body[_MESSAGE_HEAD:]
 
 
 def read_list(message: bytes) -> list[ContainerDevices]:

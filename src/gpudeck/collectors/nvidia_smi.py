@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from gpudeck.collectors import base, smi_command
 from gpudeck.collectors.base import NO_VALUE, Measured
-from gpudeck.collectors.host import HostFigures, boot_id, find_container, host_name, machine_id, read_os_name
+from gpudeck.collectors.host import HostFigures, boot_id, find_container, machine_id, read_os_name
 from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, ProcessOwner, ProcessUse, merge_uses
 from gpudeck.collectors.redaction import clean
 from gpudeck.collectors.smi_answer import AnswerFiles, read_owners
@@ -302,19 +302,13 @@ def explain_failure(answer: smi_command.SmiAnswer, listed: SmiBoards, before: in
     return Temporary(f"nvidia-smi lists no GPU (exit code {code}): {text or 'it printed nothing'}")
 
 
-class SmiIdentity(Struct, frozen=True):
-    """`machine_id` is derived as in `host`, and empty if there is none to trust."""
-
-    host: str
-    boot_id: str
-    machine_id: str = ""
-
-
 class SmiReading(Struct, frozen=True):
-    """One parsed answer. `clock` is the machine's own, if known."""
+    """One parsed answer. `machine_id` is derived as in `host`, and empty if there is none to trust. `clock` is the
+    machine's own, if known."""
 
     report: Report
-    identity: SmiIdentity
+    boot_id: str
+    machine_id: str = ""
     clock: float | None = None
 
 
@@ -358,14 +352,12 @@ class SmiReader:
         boards = (*(board.gpu for board in listed.boards), *gone)
         self._boards = tuple(_as_missing(gpu, "") for gpu in boards)[:MAX_BOARDS]
         owners = read_owners(answer, [use.pid for draft in drafts for use in draft.uses or ()], self._settings)
-        code = answer.first("gpus-code")
-        source = "nvidia-smi" if code == "0" else f"nvidia-smi (exit code {quote(code)})"
         reading = self._read_host(AnswerFiles(answer))
         report = replace(
             reading.report,
             gpus=[self._finish(draft, owners, now) for draft in drafts],
             driver_version=next((board.driver_version for board in listed.boards if board.driver_version), None),
-            problems=[f"{source}: {complaint}" for complaint in listed.complaints[:_MAX_PROBLEMS]],
+            problems=[f"nvidia-smi: {complaint}" for complaint in listed.complaints[:_MAX_PROBLEMS]],
         )
         return replace(reading, report=report)
 
@@ -392,7 +384,7 @@ class SmiReader:
         metrics, unknown = self._figures.read(files, files.uptime_seconds())
         labels = {"container": container} if container else {}
         report = Report(metrics=metrics, unknown=unknown, os=read_os_name(files), labels=labels)
-        return SmiReading(report, SmiIdentity(host_name(files.name()), self._boot_id, machine_id(files)), files.clock())
+        return SmiReading(report, self._boot_id, machine_id(files), files.clock())
 
     def _finish(self, draft: GpuDraft, owners: dict[int, ProcessOwner], now: float) -> GpuReading:
         gpu = draft.gpu

@@ -36,8 +36,7 @@ from gpudeck.collectors.nvml_device import (
     explain,
     measure,
     read_field,
-    read_name,
-    read_uuid,
+    read_uuid_and_name,
 )
 from gpudeck.collectors.nvml_gpm import ACTIVITY_NAMES, BOARD_NAMES, INSTANCE_NAMES, OF_GPU_INSTANCE, ActivityWatch
 from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, ProcessUse, merge_uses
@@ -214,7 +213,7 @@ def _open_instance(
     nvml: Any, board: GpuReading, board_handle: Any, number: int, memory_owners: dict[int, int]
 ) -> NvmlInstance:
     handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(board_handle, number)
-    uuid, name = read_uuid(nvml, handle), read_name(nvml, handle)
+    uuid, name = read_uuid_and_name(nvml, handle)
     gpu_instance = nvml.nvmlDeviceGetGpuInstanceId(handle)
     memory_owner = memory_owners.setdefault(gpu_instance, number)
     gpu = replace(board, uuid=uuid, name=name, parent=board.uuid, instance=number)

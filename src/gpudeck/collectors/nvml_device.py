@@ -207,45 +207,35 @@ def measure(
     return measured
 
 
-def _read_text(read: Callable[[], str]) -> str:
-    """What `read` gives, fit for a screen; empty where it is no text. Raises what NVML raises."""
+def _read_text(nvml: Any, read: Callable[[], str], fatal: frozenset[int] = FATAL) -> str:
+    """A name, fit for a screen; empty where the driver has none. Raises NVMLError with a `fatal` code only."""
     try:
         return clean(read() or "").strip()[:_LENGTH]
     except UnicodeDecodeError:
+        return ""
+    except nvml.NVMLError as error:
+        if error.value in fatal:
+            raise
         return ""
 
 
 def read_driver_version(nvml: Any) -> str | None:
     """None where it is not known. Raises NVMLError where nothing can be read at all."""
-    return _read_if_available(nvml, nvml.nvmlSystemGetDriverVersion) or None
+    return _read_text(nvml, nvml.nvmlSystemGetDriverVersion) or None
 
 
-def read_uuid(nvml: Any, handle: Any) -> str:
-    """Raises NVMLError also where the driver gives something that is no UUID."""
-    uuid = _read_text(lambda: nvml.nvmlDeviceGetUUID(handle))
+def read_uuid_and_name(nvml: Any, handle: Any) -> tuple[str, str]:
+    """The UUID, and the model or some word for it. Raises NVMLError also where the driver gives no UUID."""
+    uuid = _read_text(nvml, lambda: nvml.nvmlDeviceGetUUID(handle), FATAL | _REASONS.keys() | NO_SUCH_INSTANCE)
     if not uuid:
         raise nvml.NVMLError(NO_DATA)
-    return uuid
-
-
-def read_name(nvml: Any, handle: Any) -> str:
-    """The model, or some word for it. Raises NVMLError where nothing of the device can be read."""
-    return _read_if_available(nvml, lambda: nvml.nvmlDeviceGetName(handle)) or _UNNAMED
+    return uuid, _read_text(nvml, lambda: nvml.nvmlDeviceGetName(handle)) or _UNNAMED
 
 
 def identify(nvml: Any, handle: Any, index: int) -> GpuReading:
     """A board without its values. Raises NVMLError where nothing of it can be read."""
-    uuid, name = read_uuid(nvml, handle), read_name(nvml, handle)
-    written = _read_if_available(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+    uuid, name = read_uuid_and_name(nvml, handle)
+    written = _read_text(nvml, lambda: nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
     # As the kernel writes it (0000:18:00.0): NVML gives the domain eight digits.
     address = written[4:] if len(written) == len("00000000:18:00.0") else written
     return GpuReading(uuid, index, name, "nvidia", pci_address=address or None)
-
-
-def _read_if_available(nvml: Any, read: Callable[[], str]) -> str:
-    try:
-        return _read_text(read)
-    except nvml.NVMLError as error:
-        if error.value in FATAL:
-            raise
-        return ""

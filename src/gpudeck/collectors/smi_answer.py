@@ -77,9 +77,6 @@ class AnswerFiles(HostFiles):
             raise ValueError("df was not read")
         return used * 1024, total * 1024
 
-    def name(self) -> str:
-        return self._answer.first("name")
-
     def uptime_seconds(self) -> float:
         """The clock of rates: the time that an answer takes to arrive does not matter. NaN where it was not read."""
         uptime = read_number(self._answer.first("uptime").partition(" ")[0])

@@ -65,7 +65,6 @@ _HOST = (
     'indent() { sed "s/^/ /"; };',
     'show() { mark "$1"; cat "$2" | indent; };',
     "mark begin;",
-    "mark name; uname -n | indent;",
     "show boot /proc/sys/kernel/random/boot_id;",
     "show machine /etc/machine-id;",
     "mark namespaces; for file in self/ns/pid self/ns/mnt 1/ns/mnt; do",

@@ -196,7 +196,7 @@ class XidWatch:
                 event = nvml.nvmlEventSetWait_v2(self._event_set, 0)
             except nvml.NVMLError:
                 return  # nothing more (Timeout); whatever else it is, the readings of this beat meet it too
-            uuid = self._uuids.get(_address(event.device)) or _read_uuid(nvml, event.device)
+            uuid = self._uuids.get(_address(event.device))
             if uuid is not None and event.eventType == nvml.nvmlEventTypeXidCriticalError:
                 self._keep(uuid, GpuEvent(at=round(now, 1), code=event.eventData & 0x7FFFFFFF), now)
 
@@ -211,14 +211,6 @@ class XidWatch:
             # The oldest of those that came again since: a program that fails by the second does not push out an XID 79.
             codes = [event.code for event in events]
             del events[next((at for at, code in enumerate(codes) if code in codes[at + 1 :]), 0)]
-
-
-def _read_uuid(nvml: Any, handle: Any) -> str | None:
-    """Of a handle that is not the one a GPU was found by."""
-    try:
-        return str(nvml.nvmlDeviceGetUUID(handle))
-    except nvml.NVMLError:
-        return None
 
 
 def _address(handle: Any) -> int:

@@ -211,8 +211,7 @@ class SshSource:
             report = msgspec.structs.replace(report, labels=report.labels | self._target.labels)
         # By the host's clock if known, as an agent's: the hub compares the two to find wrong clocks.
         collected_at = now if reading.clock is None else reading.clock
-        who = reading.identity
-        envelope = self._envelopes.put(report, collected_at, host_id=who.machine_id, boot_id=who.boot_id)
+        envelope = self._envelopes.put(report, collected_at, host_id=reading.machine_id, boot_id=reading.boot_id)
         return FetchedReport(envelope, reading.clock)
 
 
