@@ -115,7 +115,6 @@ def test_arc_a770_by_i915_tells_what_files_and_processes_give(machine: Machine) 
     assert gpu.metrics == {
         "utilization_percent": 50,
         "memory_used_bytes": int(4.5 * GIB),
-        "memory_total_bytes": 16 * GIB,
         "power_watts": 120.2,
         "power_limit_watts": 190,
         "energy_joules": 5240,
@@ -183,13 +182,7 @@ def test_card_that_was_given_to_a_virtual_machine_is_not_listed(machine: Machine
     assert [gpu.uuid for gpu in read(DrmCollector(root))] == ["GPU-51d0ce6612ab7788"]
 
 
-def test_memory_of_a_model_of_two_sizes_is_unknown_behind_a_small_window(machine: Machine) -> None:
-    root = machine(A770)
-    change(root / ARC / "resource", "0x00000043ffffffff", "0x000000400fffffff")
-    assert "memory_total_bytes" in read_one(root).unknown
-
-
-def test_size_that_intels_own_driver_tells_counts_before_what_is_sold(machine: Machine) -> None:
+def test_size_of_the_memory_is_that_of_intels_own_driver(machine: Machine) -> None:
     root = machine(A770)
     put(root / ARC / "drm/card1/lmem_total_bytes", str(14 * GIB))
     assert read_one(root).metrics["memory_total_bytes"] == 14 * GIB
@@ -475,6 +468,7 @@ def test_process_without_engine_times_leaves_the_utilization_unknown(machine: Ma
 
 def test_memory_that_processes_share_is_not_more_than_there_is(machine: Machine) -> None:
     root = machine(A770)
+    put(root / ARC / "drm/card1/lmem_total_bytes", str(16 * GIB))
     for pid in (1500, 1600):
         text = f"drm-driver: i915\\ndrm-client-id: {pid}\\ndrm-pdev: 0000:03:00.0\\ndrm-resident-local0: 12 GiB"
         put(root / f"proc/{pid}/fdinfo/6", text)

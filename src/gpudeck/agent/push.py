@@ -4,7 +4,7 @@ A hub that is away is tried again after a random, growing pause, and a backlog i
 report goes first where the hub takes late ones (`Gpudeck-Late-Reports: 1`).
 
 Of several hubs an agent uses the first. If it fails, the next one gets the newest report at once, and the first is
-avoided for a while, longer each time that it fails again.
+avoided for half a minute.
 
 A hub that reads short reports (`Gpudeck-Wire-Version: 2`) gets short ones until something other than a number changes.
 One that it cannot take is sent whole at once.
@@ -12,6 +12,7 @@ One that it cannot take is sent whole at once.
 
 import logging
 import math
+import random
 import threading
 from pathlib import Path
 
@@ -32,10 +33,8 @@ log = logging.getLogger(__name__)
 MAX_PAUSE = 60.0
 FIRST_PAUSE = 1.0
 JITTER = 0.8
-AVOID_FIRST, AVOID_LONGEST, AVOID_JITTER = 30.0, 1800.0, 0.5
-"""How long one of several hubs is left alone after it failed."""
-STABLE_SECONDS = 300.0
-"""A hub that took reports for so long starts again with the shortest of these pauses."""
+AVOID_SECONDS, AVOID_JITTER = 30.0, 0.5
+"""How long one of several hubs is avoided after it failed; the jitter is a share of that."""
 FAILOVER_TIMEOUT = urllib3.Timeout(connect=2.0, read=4.0)
 """While another hub may answer sooner. If all have failed, they get more time: they may be slow rather than gone."""
 _NOT_AS_SHORT = frozenset({400, 413, 415, 422, 428})
@@ -66,23 +65,16 @@ class _HubTarget:
         """By host: the description of the last whole report that was taken, by a hub that reads short ones."""
         self.trouble: str | None = None
         self.avoided_until = -math.inf
-        self.used_since = math.inf
-        self._avoid = Backoff(AVOID_FIRST, AVOID_LONGEST, AVOID_JITTER)
 
     def note_trouble(self, trouble: str) -> None:
         if trouble != self.trouble:
             log.warning("%s", trouble)
         self.trouble = trouble
 
-    def succeed(self, now: float) -> None:
-        self.trouble = None
-        self.used_since = min(self.used_since, now)
-        if now - self.used_since >= STABLE_SECONDS:
-            self._avoid.succeed()
-
     def fail(self, now: float, asked_for: float | None) -> None:
-        self.used_since = math.inf
-        self.avoided_until = now + max(self._avoid.fail(), asked_for or 0.0)
+        # Agents that share a hub do not come back to it all at once.
+        jitter = 1.0 + AVOID_JITTER * random.random()  # noqa: S311 - no secret
+        self.avoided_until = now + max(AVOID_SECONDS * jitter, asked_for or 0.0)
 
 
 class Sender:
@@ -176,7 +168,7 @@ class Sender:
             self._used = hub
         elif hub.trouble is not None:
             log.info("%s accepts reports again; %d are undelivered", hub.shown, len(self._outbox))
-        hub.succeed(self._boottime())
+        hub.trouble = None
 
     def _move_on(self, asked_for: float | None) -> float:
         """To the best of the other hubs that has not failed lately, or else to the one that may be tried first. Returns

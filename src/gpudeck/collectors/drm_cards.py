@@ -104,50 +104,40 @@ def _unpack(table: bytes, offset: int) -> int | None:
     return None if value == 2**64 - 1 else int(value)
 
 
-GIB = 2**30
-
 _VENDORS: dict[str, Literal["amd", "intel"]] = {"0x1002": "amd", "0x8086": "intel"}
 _DRIVERS = {"amdgpu", "i915", "xe"}
 _CARD = re.compile(r"card[0-9]+")
 _NODE = re.compile(r"card[0-9]+|renderD[0-9]+")
 _CHANNEL = re.compile(r"((?:temp|energy|freq)[0-9]+)_input")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
-_MAX_INTEGRATED_BYTES = 16 * GIB - 1
-
-
-class CardModel(Struct, frozen=True):
-    """A card by its PCI id. `gib` are the sizes of memory it is sold with; none where the driver reports it."""
-
-    name: str
-    gib: tuple[int, ...] = ()
+_MAX_INTEGRATED_BYTES = 16 * 2**30 - 1
 
 
 _MODELS = {
-    "1002:738c": CardModel("AMD Instinct MI100"),
-    "1002:7408": CardModel("AMD Instinct MI250X"),
-    "1002:740c": CardModel("AMD Instinct MI250X / MI250"),
-    "1002:740f": CardModel("AMD Instinct MI210"),
-    "1002:744c": CardModel("AMD Radeon RX 7900 series"),
-    "1002:7448": CardModel("AMD Radeon Pro W7900"),
-    "1002:74a0": CardModel("AMD Instinct MI300A"),
-    "1002:74a1": CardModel("AMD Instinct MI300X"),
-    "1002:74a5": CardModel("AMD Instinct MI325X"),
-    "1002:74b5": CardModel("AMD Instinct MI300X VF"),
-    "1002:75a0": CardModel("AMD Instinct MI350X"),
-    "1002:75a3": CardModel("AMD Instinct MI355X"),
-    "8086:0bd5": CardModel("Intel Data Center GPU Max 1550", (128,)),
-    "8086:0bda": CardModel("Intel Data Center GPU Max 1100", (48,)),
-    "8086:56a0": CardModel("Intel Arc A770", (8, 16)),
-    "8086:56a1": CardModel("Intel Arc A750", (8,)),
-    "8086:56a2": CardModel("Intel Arc A580", (8,)),
-    "8086:56a5": CardModel("Intel Arc A380", (6,)),
-    "8086:56a6": CardModel("Intel Arc A310", (4,)),
-    "8086:56c0": CardModel("Intel Data Center GPU Flex 170", (16,)),
-    "8086:56c1": CardModel("Intel Data Center GPU Flex 140", (6,)),
-    "8086:e20b": CardModel("Intel Arc B580", (12,)),
-    "8086:e20c": CardModel("Intel Arc B570", (10,)),
+    "1002:738c": "AMD Instinct MI100",
+    "1002:7408": "AMD Instinct MI250X",
+    "1002:740c": "AMD Instinct MI250X / MI250",
+    "1002:740f": "AMD Instinct MI210",
+    "1002:744c": "AMD Radeon RX 7900 series",
+    "1002:7448": "AMD Radeon Pro W7900",
+    "1002:74a0": "AMD Instinct MI300A",
+    "1002:74a1": "AMD Instinct MI300X",
+    "1002:74a5": "AMD Instinct MI325X",
+    "1002:74b5": "AMD Instinct MI300X VF",
+    "1002:75a0": "AMD Instinct MI350X",
+    "1002:75a3": "AMD Instinct MI355X",
+    "8086:0bd5": "Intel Data Center GPU Max 1550",
+    "8086:0bda": "Intel Data Center GPU Max 1100",
+    "8086:56a0": "Intel Arc A770",
+    "8086:56a1": "Intel Arc A750",
+    "8086:56a2": "Intel Arc A580",
+    "8086:56a5": "Intel Arc A380",
+    "8086:56a6": "Intel Arc A310",
+    "8086:56c0": "Intel Data Center GPU Flex 170",
+    "8086:56c1": "Intel Data Center GPU Flex 140",
+    "8086:e20b": "Intel Arc B580",
+    "8086:e20c": "Intel Arc B570",
 }
-_UNKNOWN_MODEL = CardModel("")
 
 
 class Card(Struct, frozen=True):
@@ -198,11 +188,10 @@ def _find_card(root: Path, folder: str, machine: str) -> Card | None:
     if vendor is None or driver not in _DRIVERS or address is None:
         return None
     pci_id = f"{read_word(f'{device}/vendor')}:{read_word(f'{device}/device')}".replace("0x", "")
-    model = _MODELS.get(pci_id, _UNKNOWN_MODEL)
     sensors = _find_sensors(device, driver)
     return Card(
         uuid=_find_uuid(device, address, machine),
-        name=_find_name(device, model, vendor, pci_id),
+        name=_find_name(device, vendor, pci_id),
         vendor=vendor,
         driver=driver,
         address=address,
@@ -211,8 +200,8 @@ def _find_card(root: Path, folder: str, machine: str) -> Card | None:
         sensors=sensors,
         channels=_find_channels(sensors) if sensors else {},
         nodes=tuple(name for name in list_names(f"{device}/drm") if _NODE.fullmatch(name)),
-        is_known_model=bool(model.name),
-        memory_bytes=_find_memory(root, folder, address, model) if vendor == "intel" else None,
+        is_known_model=pci_id in _MODELS,
+        memory_bytes=_find_memory(root, folder, address) if vendor == "intel" else None,
     )
 
 
@@ -243,11 +232,11 @@ def _find_uuid(device: str, address: str, machine: str) -> str:
     return "-".join(part for part in ("PCI", machine[:12], address) if part)
 
 
-def _find_name(device: str, model: CardModel, vendor: str, pci_id: str) -> str:
+def _find_name(device: str, vendor: str, pci_id: str) -> str:
     name = read_word(f"{device}/product_name")[:200]
     if name:
         return name if name.upper().startswith("AMD") else f"AMD {name}"
-    return model.name or f"{'AMD' if vendor == 'amd' else 'Intel'} GPU {pci_id}"
+    return _MODELS.get(pci_id) or f"{'AMD' if vendor == 'amd' else 'Intel'} GPU {pci_id}"
 
 
 def _find_sensors(device: str, driver: str) -> str | None:
@@ -267,18 +256,12 @@ def _find_channels(sensors: str) -> dict[str, str]:
     return channels
 
 
-def _find_memory(root: Path, folder: str, address: str, model: CardModel) -> int | None:
-    """i915 and xe report the memory to programs, but in hardly any file: Intel's own i915 has `lmem_total_bytes`, xe of
-    Linux 6.14 `dmem.capacity`. Of a model sold with several sizes it is the one that its window on the bus (BAR 2) has.
-    """
+def _find_memory(root: Path, folder: str, address: str) -> int | None:
+    """Intel's own i915 has `lmem_total_bytes`, xe of Linux 6.14 `dmem.capacity`. Others have no file with the size."""
     try:
         return read_number(f"{folder}/lmem_total_bytes")
     except (OSError, ValueError):
-        capacity = _read_capacity(f"{root}/sys/fs/cgroup/dmem.capacity", address)
-    if capacity or not model.gib:
-        return capacity
-    window = model.gib[0] * GIB if len(model.gib) == 1 else _read_window(f"{folder}/device/resource")
-    return window if window in {gib * GIB for gib in model.gib} else None
+        return _read_capacity(f"{root}/sys/fs/cgroup/dmem.capacity", address)
 
 
 def _read_capacity(path: str, address: str) -> int | None:
@@ -288,14 +271,6 @@ def _read_capacity(path: str, address: str) -> int | None:
         return sum(int(size) for region, size in lines if region.startswith(f"drm/{address}/vram")) or None
     except (OSError, ValueError):
         return None
-
-
-def _read_window(path: str) -> int | None:
-    try:
-        first, last, _ = (int(number, 16) for number in read_text(path).splitlines()[2].split())
-    except (OSError, ValueError, IndexError):
-        return None
-    return last - first + 1
 
 
 def _link_name(path: str) -> str:
