@@ -306,3 +306,8 @@ def test_log_in_that_is_refused_is_there_too(tmp_path: Path) -> None:
     site = Site(tmp_path).fill()
     site.call("POST /api/v1/login", {"name": "ada", "password": "another horse"})
     assert (site.entries()[0].action, site.entries()[0].outcome) == ("log in", "refused")
+
+
+def test_a_gpu_that_cannot_be_kept_for_so_long_is_refused_with_the_reason(tmp_path: Path) -> None:
+    refused = Site(tmp_path).fill().call("POST /api/v1/keeps", KEEP | {"for": "31d"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "bad_length")

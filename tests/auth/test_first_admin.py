@@ -11,7 +11,7 @@ from fakes.passwords import quick_hasher
 from gpudeck.auth.accounts import Accounts, Passwords
 from gpudeck.auth.login import VALID_SECONDS, FirstAdmin
 from gpudeck.database.engine import Database
-from gpudeck.model.errors import UsageError
+from gpudeck.model.errors import GpudeckError, RequestRefused
 
 Result = TypeVar("Result")
 PASSWORD = "correct horse battery"
@@ -31,7 +31,7 @@ class Stage:
         return run(self.first.make()) or ""
 
     def refusal(self, secret: str, name: str = "ada", password: str = PASSWORD) -> str:
-        with pytest.raises(UsageError) as refused:
+        with pytest.raises(GpudeckError) as refused:
             run(self.first.redeem(secret, name, password, lambda _: ()))
         return str(refused.value)
 
@@ -110,7 +110,7 @@ def test_of_two_who_come_at_once_one_is_refused(stage: Stage) -> None:
         return list(await asyncio.gather(*both, return_exceptions=True))
 
     first, second = run(coming())
-    assert isinstance(second, UsageError)
+    assert isinstance(second, RequestRefused)
     assert run(stage.accounts.list()) == [first]
 
 

@@ -23,9 +23,9 @@ from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.idle_policy.service import IdlePolicyService
 from gpudeck.idle_policy.settings import Exemptions, IdlePolicySettings, IdleRule
-from gpudeck.idle_policy.store import KeepRefused
 from gpudeck.model.allocation import Allocation, SchedulerMark
 from gpudeck.model.cluster import Duty
+from gpudeck.model.errors import RequestRefused
 from gpudeck.model.event import Event
 from gpudeck.model.idle_policy import Keep
 from gpudeck.reservations.calendar import ReservationCalendar
@@ -297,7 +297,7 @@ def test_a_kept_gpu_is_left_alone(tmp_path: Path) -> None:
         assert site.kinds() == ["notify"]
         assert site.service.show().ladders[0].kept_until == keep.end
         another = replace(wanted, gpu="GPU-1", label="1")
-        with pytest.raises(KeepRefused, match="keeps 1 GPUs already"):
+        with pytest.raises(RequestRefused, match="keeps 1 GPUs already"):
             await site.service.keeps.add(another, site.clock.now, 1, entry(LOCAL_ADMIN, "keep gpu"))
         await site.pass_time(3)
         assert site.kinds() == ["notify", "notify", "warn"]

@@ -15,7 +15,7 @@ from gpudeck.database.engine import Database, FleetStore, delete_old
 from gpudeck.database.schema import REAL
 from gpudeck.database.schema import watches as table
 from gpudeck.model import clock
-from gpudeck.model.errors import GpudeckError
+from gpudeck.model.errors import RequestRefused
 from gpudeck.model.gpu_request import CandidateGpu, FoundGpu, GpuRequest, Watch, choose, from_row, is_usable, to_row
 from gpudeck.model.text import show_gib
 
@@ -40,8 +40,11 @@ def _read(row: Mapping[Any, Any]) -> Watch:
     return Watch(**own, wanted=from_row(dict(row)), found=found)
 
 
-class TooManyWatches(GpudeckError):
+class TooManyWatches(RequestRefused):
     """The user has too many watches."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(409, "full", message, hint)
 
 
 class Watches(FleetStore):

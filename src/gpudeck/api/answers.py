@@ -4,6 +4,7 @@
 
 import asyncio
 import logging
+import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable, Iterator
 from typing import Any
@@ -23,7 +24,7 @@ from gpudeck.fleet.stream import SharedParts
 from gpudeck.model.errors import RequestRefused as RequestRefused  # noqa: PLC0414 - routes raise it too
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.server.admission import checkpoint
-from gpudeck.server.asgi import encode_error
+from gpudeck.server.asgi import Send, encode_error, send_error
 
 MAX_KEPT = 16 * 2**20
 """Bytes of an answer that is kept for others who ask within the same second."""
@@ -191,25 +192,36 @@ def _plain(message: str) -> str:
     return message
 
 
-def on_refused(_: Request[Any, Any, Any], error: RequestRefused) -> Response[bytes]:
-    return respond(error.status, error.code, error.message, error.hint)
+def on_refused(_: Request[Any, Any, Any], error: RequestRefused | Temporary) -> Response[bytes]:
+    refusal = as_refusal(error)
+    return respond(refusal.status, refusal.code, refusal.message, refusal.hint, _retry_header(refusal))
+
+
+async def send_refusal(send: Send, error: RequestRefused | Temporary) -> None:
+    """The same without the framework."""
+    refusal = as_refusal(error)
+    headers = [(name.encode(), value.encode()) for name, value in _retry_header(refusal).items()]
+    await send_error(send, refusal.status, refusal.code, refusal.message, refusal.hint, *headers)
+
+
+def as_refusal(error: RequestRefused | Temporary) -> RequestRefused:
+    """What is temporary is answered with 503, for everybody who can reach the hub: without the place of its database.
+    The fleet is shown all the same: it needs none."""
+    if isinstance(error, RequestRefused):
+        return error
+    if isinstance(error, Unavailable):
+        message, hint = f"the hub's database {error.trouble.reason}.", "Try again later; the hub's log says more."
+        return RequestRefused(503, "unavailable", message, hint, retry_after=5)
+    return RequestRefused(503, "unavailable", error.message, error.hint, retry_after=5)
+
+
+def _retry_header(refusal: RequestRefused) -> dict[str, str]:
+    return {"retry-after": str(math.ceil(refusal.retry_after))} if refusal.retry_after else {}
 
 
 def on_usage_error(_: Request[Any, Any, Any], error: UsageError) -> Response[bytes]:
     """A package below does not accept what was asked of it."""
     return respond(400, "bad_request", str(error))
-
-
-def on_trouble(_: Request[Any, Any, Any], error: Temporary) -> Response[bytes]:
-    """The database does not answer now. The fleet is shown all the same: it needs none."""
-    return respond(503, "unavailable", *describe_trouble(error), {"Retry-After": "5"})
-
-
-def describe_trouble(error: Temporary) -> tuple[str, str]:
-    """Message and hint, for everybody who can reach the hub: without the place of its database."""
-    if isinstance(error, Unavailable):
-        return f"the hub's database {error.trouble.reason}.", "Try again later; the hub's log says more."
-    return error.message, error.hint
 
 
 def on_depth(request: Request[Any, Any, Any], _: RecursionError) -> Response[bytes]:

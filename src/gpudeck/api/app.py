@@ -42,17 +42,15 @@ from gpudeck.api import (
 from gpudeck.api.access import Authenticator, caller_of, check_access, check_one_token, policy_of
 from gpudeck.api.answers import (
     RequestRefused,
-    describe_trouble,
     on_bug,
     on_depth,
     on_http_error,
     on_refused,
-    on_trouble,
     on_usage_error,
 )
 from gpudeck.api.history import HistoryQueries, note_asker, on_history_refused
 from gpudeck.api.metrics import MetricsPage
-from gpudeck.api.page import send_refusal
+from gpudeck.api.page import answer_refused
 from gpudeck.api.reports import FindToken, ReportsRoute
 from gpudeck.api.reservations import ReservationHandler
 from gpudeck.api.schema import CompleteSchema, name_operation
@@ -98,7 +96,7 @@ def read_routes() -> Litestar:
             ReservationRefused: _on_reservation_refused,
             RequestRefused: on_refused,
             UsageError: on_usage_error,
-            Temporary: on_trouble,
+            Temporary: on_refused,
             RecursionError: on_depth,
             Exception: on_bug,
         },
@@ -236,12 +234,8 @@ class ApiApp:
                 return
             scope["caller"] = caller = await self._identify(path, scope)
             note_asker(_as_asker(caller, scope))
-        except RequestRefused as refusal:
-            await send_refusal(scope, path, send, refusal)
-            return
-        except Temporary as error:
-            trouble = RequestRefused(503, "unavailable", *describe_trouble(error))
-            await send_refusal(scope, path, send, trouble, (b"retry-after", b"5"))
+        except (RequestRefused, Temporary) as error:
+            await answer_refused(scope, path, send, error)
             return
         await self._pass_on(path, scope, receive, send)
 

@@ -3,7 +3,6 @@
 The hub sends the message and shows nobody an address. Owners opt out by muting the topic `ask`.
 """
 
-import math
 from collections.abc import Sequence
 from time import monotonic
 from typing import Annotated, Final
@@ -11,7 +10,6 @@ from typing import Annotated, Final
 import numpy as np
 from litestar import post
 from litestar.di import NamedDependency
-from litestar.exceptions import TooManyRequestsException
 from litestar.params import JSONBody
 from msgspec import Meta, Struct
 
@@ -45,12 +43,12 @@ class AskLimits:
         self._of_gpu = RateLimiter("questions about a GPU", 1 / _AGAIN_SECONDS, 1)
 
     def take(self, sender: str, uuid: str, accounts: Sequence[str], now: float) -> None:
-        """Raises TooManyRequestsException, and takes nothing then."""
+        """Raises RequestRefused, and takes nothing then."""
         asked = (self._of_gpu, (sender, uuid)), (self._by_sender, sender), *((self._to_owner, one) for one in accounts)
         wait = max(limiter.wait(caller, now) for limiter, caller in asked)
         if wait > 0:
             told = f"too many questions were asked; ask again in {show_span(wait)}"
-            raise TooManyRequestsException(told, headers={"Retry-After": str(math.ceil(wait))})
+            raise RequestRefused(429, "too_many", told, retry_after=wait)
         for limiter, caller in asked:
             limiter.take(caller, now)
 

@@ -4,16 +4,16 @@ the page, POST /api/v1/device/token gives out the token. The shape is that of RF
 from typing import Annotated
 
 from litestar import get, post
-from litestar.exceptions import NotFoundException, TooManyRequestsException
+from litestar.exceptions import NotFoundException
 from litestar.params import JSONBody, PathParameter
 from msgspec import Meta, Struct
 
-from gpudeck.api.access import access, caller_of
+from gpudeck.api.access import TheCaller, access
 from gpudeck.api.accounts import PersonalTokenMade
 from gpudeck.api.answers import RequestRefused
 from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.auth.caller import Caller
-from gpudeck.auth.device_login import DeviceRefused, PendingLogin, TooManyLogins
+from gpudeck.auth.device_login import PendingLogin
 
 UserCode = Annotated[str, PathParameter(description="The code that the program shows", max_length=64)]
 
@@ -58,10 +58,7 @@ class Decided(Struct, frozen=True):
 @post("/api/v1/device", status_code=200, opt=access("open"))
 async def begin_device_login(request: AuthRequest, data: JSONBody[NewDeviceLogin], auth: TheAuth) -> BegunDeviceLogin:
     """Begin to log a program in. Show the user its code, and the page `#/device` of this hub."""
-    try:
-        begun = await auth.devices.begin(data.name, data.expire_seconds, _address_of(request), data.port)
-    except TooManyLogins as error:
-        raise _wait(error) from error
+    begun = await auth.devices.begin(data.name, data.expire_seconds, _address_of(request), data.port)
     page = None if auth.public_url is None else f"{auth.public_url.rstrip('/')}/#/device"
     return BegunDeviceLogin(begun.device_code, begun.user_code, page, begun.expires_in, begun.interval)
 
@@ -72,20 +69,14 @@ async def redeem_device_login(
 ) -> PersonalTokenMade:
     """Ask for the token of a login that was begun, until the user has confirmed it. Before that `error.code` is
     authorization_pending, slow_down, access_denied or expired_token."""
-    try:
-        token, secret = await auth.devices.redeem(data.device_code, data.code, _address_of(request))
-    except DeviceRefused as error:
-        raise RequestRefused(400, error.code, error.message, error.hint) from error
+    token, secret = await auth.devices.redeem(data.device_code, data.code, _address_of(request))
     return PersonalTokenMade(token.account or "", secret, token.expires_at or 0.0)
 
 
 @get("/api/v1/device/{user_code:str}", opt=access("self"))
-async def read_device_login(request: AuthRequest, user_code: UserCode, auth: TheAuth) -> PendingLogin:
+async def read_device_login(caller: TheCaller, user_code: UserCode, auth: TheAuth) -> PendingLogin:
     """Which program waits under a code."""
-    try:
-        found = await auth.devices.find(user_code, _owner(request).account_id or 0)
-    except TooManyLogins as error:
-        raise _wait(error) from error
+    found = await auth.devices.find(user_code, _owner(caller).account_id or 0)
     if found is None:
         raise _unknown()
     return found
@@ -93,21 +84,17 @@ async def read_device_login(request: AuthRequest, user_code: UserCode, auth: The
 
 @post("/api/v1/device/{user_code:str}", status_code=200, opt=access("self"))
 async def decide_device_login(
-    request: AuthRequest, user_code: UserCode, data: JSONBody[Decision], auth: TheAuth
+    caller: TheCaller, user_code: UserCode, data: JSONBody[Decision], auth: TheAuth
 ) -> Decided:
     """Let the program under a code act as you, or not."""
-    try:
-        redirect = await auth.devices.decide(user_code, _owner(request), is_approved=data.is_approved)
-    except TooManyLogins as error:
-        raise _wait(error) from error
+    redirect = await auth.devices.decide(user_code, _owner(caller), is_approved=data.is_approved)
     if redirect is None:
         raise _unknown()
     return Decided(redirect)
 
 
-def _owner(request: AuthRequest) -> Caller:
+def _owner(caller: Caller) -> Caller:
     """A token must not make other tokens that outlive it."""
-    caller = caller_of(request)
     if caller.kind == "token":
         raise RequestRefused(403, "forbidden", "a login is confirmed on the page, not with a token", "Open the page.")
     return caller
@@ -115,10 +102,6 @@ def _owner(request: AuthRequest) -> Caller:
 
 def _unknown() -> NotFoundException:
     return NotFoundException("no login waits under this code: it is mistyped, expired, or was decided already")
-
-
-def _wait(error: TooManyLogins) -> TooManyRequestsException:
-    return TooManyRequestsException(str(error), headers={"Retry-After": str(int(error.retry_after) + 1)})
 
 
 def _address_of(request: AuthRequest) -> str:

@@ -12,7 +12,6 @@ from typing import Annotated, Literal
 from litestar import Response, delete, get, post
 from litestar.di import NamedDependency
 from litestar.exceptions import (
-    ClientException,
     HTTPException,
     InternalServerException,
     NotFoundException,
@@ -88,10 +87,6 @@ class HostOrigins(Struct, frozen=True):
     hosts: list[HostOrigin]
 
 
-class _Conflict(ClientException):
-    status_code = 409
-
-
 class HostAdmin:
     """Adds and removes hosts while the hub runs. A removed host leaves the list of added hosts, the live fleet, the
     hub's memory, and its alerts; one that still reports comes back, unless its token was revoked.
@@ -165,7 +160,7 @@ class HostAdmin:
         listed = name if found is None else found.target or found.name
         target = self._find(listed)
         if target is not None and target.origin != ORIGIN:
-            raise _Conflict(f"{listed} is named by {target.origin}: take it out there")
+            raise RequestRefused(409, "conflict", f"{listed} is named by {target.origin}: take it out there")
         was_listed = await self._take_off_list({listed})
         # An alert may be all that is left of a host.
         ids = self._alerts.engine.hosts_called(name) - self._hub.fleet.hosts.keys()
@@ -243,14 +238,16 @@ class HostAdmin:
         target = self._find(name) or next((one for one in self._managed.targets() if one.name == name), None)
         if target is not None:
             if target.origin == ORIGIN:
-                raise _Conflict(f"{name} is there already. To add it again, first run: gpudeck hosts remove {name}")
-            raise _Conflict(f"{name} is there already, by {target.origin}: change it there")
+                raise RequestRefused(
+                    409, "conflict", f"{name} is there already. To add it again, first run: gpudeck hosts remove {name}"
+                )
+            raise RequestRefused(409, "conflict", f"{name} is there already, by {target.origin}: change it there")
 
     def _find(self, name: str) -> Target | None:
         try:
             return self._configured(name)
         except UsageError as error:
-            raise _Conflict(str(error)) from error
+            raise RequestRefused(409, "conflict", str(error)) from error
 
 
 def _check_place(new: NewHost) -> None:

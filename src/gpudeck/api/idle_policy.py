@@ -1,16 +1,16 @@
 """/api/v1/idle-policy (GET), its dry run, and /api/v1/keeps (GET, POST, DELETE): owners keep idle GPUs, for a time and
 with a reason."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
-from litestar import Request, Response, delete, get, post
+from litestar import Response, delete, get, post
 from litestar.exceptions import ValidationException
 from litestar.params import JSONBody, PathParameter
 from msgspec import Meta, Struct, field
 
 from gpudeck.api.access import TheCaller, access
-from gpudeck.api.answers import HubRequest, RequestRefused, answer_json, respond
+from gpudeck.api.answers import HubRequest, RequestRefused, answer_json
 from gpudeck.api.history import TheHistory
 from gpudeck.api.login import TheAuth, TheJobs
 from gpudeck.api.parameters import Length, Time, read_length, read_time
@@ -20,7 +20,7 @@ from gpudeck.history.time_range import check_range
 from gpudeck.history.usage import price_of
 from gpudeck.idle_policy.report import JobSpan, PastFacts, simulate, sum_up
 from gpudeck.idle_policy.service import IdlePolicyService, find_owners
-from gpudeck.idle_policy.store import KeepRefused, check_length
+from gpudeck.idle_policy.store import check_length
 from gpudeck.model import clock
 from gpudeck.model.idle_policy import MAX_REASON, IdlePolicyState, Keep, KeepList, PolicyReport
 from gpudeck.model.reservation import Reservation
@@ -40,10 +40,6 @@ class NewKeep(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     gpu: Annotated[str, Meta(min_length=1, max_length=256, pattern=r"\S")]
     length: Length = field(name="for")
     reason: Annotated[str, Meta(min_length=1, max_length=MAX_REASON, pattern=r"\S")]
-
-
-def on_keep_refused(_: Request[Any, Any, Any], error: KeepRefused) -> Response[bytes]:
-    return respond(error.status, error.code, error.message, error.hint)
 
 
 def _policy(services: ApiServices) -> IdlePolicyService:

@@ -5,29 +5,21 @@ GET /api/v1/me · /api/v1/me/sessions · /api/v1/me/views.
 """
 
 import base64
-import math
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from litestar import Request, Response, delete, get, post, put
 from litestar.datastructures import Cookie, State
 from litestar.di import NamedDependency
-from litestar.exceptions import (
-    HTTPException,
-    NotFoundException,
-    PermissionDeniedException,
-    TooManyRequestsException,
-)
+from litestar.exceptions import NotFoundException, PermissionDeniedException
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 from sqlalchemy import Executable
 
 from gpudeck.api.access import Policy, access, caller_of, cookie_name, make_cookie, policy_of, read_cookie
-from gpudeck.api.answers import RequestRefused
 from gpudeck.auth.accounts import Account, hash_secret
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller, Kind, Role
-from gpudeck.auth.login import LinkRefused, LoginRefused
 from gpudeck.auth.saved_views import SavedView, SavedViews, read_views, write_views
 from gpudeck.auth.sessions import Session
 from gpudeck.model.text import clean
@@ -146,10 +138,7 @@ async def describe_visitor(request: AuthRequest, auth: Auth, jobs: JobReporter) 
 @post("/api/v1/login", status_code=200, opt=access("open"))
 async def log_in(request: AuthRequest, data: JSONBody[Credentials], auth: TheAuth, jobs: TheJobs) -> Response[Me]:
     """Log in with a name and a password."""
-    try:
-        account, secret = await auth.login.log_in(data.name, data.password, *client_of(request))
-    except LoginRefused as refusal:
-        raise _refuse(refusal) from refusal
+    account, secret = await auth.login.log_in(data.name, data.password, *client_of(request))
     return _enter(request, auth, jobs, account, secret)
 
 
@@ -267,11 +256,8 @@ async def change_password(
     request: AuthRequest, data: JSONBody[NewPassword], auth: TheAuth, jobs: TheJobs
 ) -> Response[Me]:
     """Change your password. Everywhere else you are logged out."""
-    caller = caller_of(request)
-    try:
-        account, secret = await auth.login.change_password(caller.name, data.old, data.new, *client_of(request))
-    except LoginRefused as refusal:
-        raise _refuse(refusal) from refusal
+    name = caller_of(request).name
+    account, secret = await auth.login.change_password(name, data.old, data.new, *client_of(request))
     return _enter(request, auth, jobs, account, secret)
 
 
@@ -280,12 +266,9 @@ async def make_first_admin(
     request: AuthRequest, data: JSONBody[FirstAccount], auth: TheAuth, jobs: TheJobs
 ) -> Response[Me]:
     """Make the first admin, with the secret of the link that the hub printed when it started."""
-    try:
-        # Without the limits against guessing: the link's owner need not wait for others at this address.
-        secret, also = auth.login.begin("make first admin", *client_of(request))
-        account = await auth.first_admin.redeem(data.secret, data.name, data.password, also)
-    except LinkRefused as refusal:
-        raise PermissionDeniedException(str(refusal)) from refusal
+    # Without the limits against guessing: the link's owner need not wait for others at this address.
+    secret, also = auth.login.begin("make first admin", *client_of(request))
+    account = await auth.first_admin.redeem(data.secret, data.name, data.password, also)
     auth.note_account()
     return _enter(request, auth, jobs, account, secret, status=201)
 
@@ -302,13 +285,6 @@ def _enter(
     has been idle for too long."""
     me = describe_caller(auth.caller_of(account, client_of(request)[0]), policy_of(request), auth, jobs)
     return Response(me, status_code=status, cookies=[_cookie(request, secret)], headers={"Cache-Control": "no-store"})
-
-
-def _refuse(refusal: LoginRefused) -> HTTPException | RequestRefused:
-    """The page shows the message alone: it has the next step, too."""
-    if not refusal.retry_after:
-        return RequestRefused(401, "login_refused", str(refusal))
-    return TooManyRequestsException(str(refusal), headers={"Retry-After": str(math.ceil(refusal.retry_after))})
 
 
 def describe_caller(caller: Caller, policy: Policy, auth: Auth, jobs: JobReporter) -> Me:

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 
 from gpudeck.api.access import Policy
-from gpudeck.api.answers import RequestRefused, describe_trouble
+from gpudeck.api.answers import RequestRefused, send_refusal
 from gpudeck.auth.caller import Caller
 from gpudeck.model.errors import GpudeckError, Temporary
 from gpudeck.model.plugins import is_installed
@@ -42,10 +42,8 @@ class McpApp:
             return
         try:
             self._policy.check("read", await self._identify(scope))
-        except RequestRefused as refusal:
-            await send_error(send, refusal.status, refusal.code, refusal.message, refusal.hint)
-        except Temporary as error:
-            await send_error(send, 503, "unavailable", *describe_trouble(error), (b"retry-after", b"5"))
+        except (RequestRefused, Temporary) as error:
+            await send_refusal(send, error)
         else:
             await self._serve(scope, receive, send)
 

@@ -21,7 +21,7 @@ from litestar.params import FromPath
 from msgspec import Struct
 
 from gpudeck.api.access import access, caller_of
-from gpudeck.api.answers import HubRequest, RequestRefused, TheHub
+from gpudeck.api.answers import HubRequest, RequestRefused, TheHub, as_refusal, send_refusal
 from gpudeck.api.history import HistoryQueries, TheHistory
 from gpudeck.api.login import Me, describe_visitor
 from gpudeck.api.past import read_context, view_past
@@ -32,11 +32,12 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.visibility import Visibility
 from gpudeck.history.base import HistoryRefused, MomentQuery
+from gpudeck.model.errors import Temporary
 from gpudeck.model.text import clean
 from gpudeck.model.text import propose as propose_parameter
 from gpudeck.model.times import parse_time
 from gpudeck.model.view import Fleet
-from gpudeck.server.asgi import PAGE_POLICY, WORKER_POLICY, Scope, Send, read_headers, send_error
+from gpudeck.server.asgi import PAGE_POLICY, WORKER_POLICY, Scope, Send, read_headers
 from gpudeck.views.filter import (
     choose_hosts,
     choose_user,
@@ -242,16 +243,15 @@ def write_error(status: int, message: str, hint: str = "") -> bytes:
     return f"{told.strip()}\n".encode()
 
 
-async def send_refusal(
-    scope: Scope, path: str, send: Send, refusal: RequestRefused, *headers: tuple[bytes, bytes]
-) -> None:
+async def answer_refused(scope: Scope, path: str, send: Send, error: RequestRefused | Temporary) -> None:
     """Answer what was refused before any route was asked. `path` is without the prefix of the hub."""
     if not _is_text_view(scope, path):
-        await send_error(send, refusal.status, refusal.code, refusal.message, refusal.hint, *headers)
+        await send_refusal(send, error)
         return
+    refusal = as_refusal(error)
     body = write_error(refusal.status, refusal.message, refusal.hint)
-    own = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body)), *headers]
-    await send({"type": "http.response.start", "status": refusal.status, "headers": own})
+    headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 

@@ -9,7 +9,7 @@ from litestar.di import NamedDependency
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta
 
-from gpudeck.alerts.watches import LONGEST, USUAL, TooManyWatches, Watches
+from gpudeck.alerts.watches import LONGEST, USUAL, Watches
 from gpudeck.api.access import TheCaller, access
 from gpudeck.api.answers import RequestRefused
 from gpudeck.api.login import Done, TheAuth
@@ -18,7 +18,7 @@ from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller
 from gpudeck.model.gpu_request import GpuRequest, QueueList, QueuePosition, Watch, WatchList, WatchView
 from gpudeck.model.text import clean
-from gpudeck.queueing.queue import MAX_POLL, QueueFull, WaitQueue
+from gpudeck.queueing.queue import MAX_POLL, WaitQueue
 from gpudeck.server.admission import exclude_wait
 
 TheQueue = NamedDependency[WaitQueue]
@@ -45,10 +45,7 @@ async def list_queue(queue: TheQueue) -> QueueList:
 async def join_queue(caller: TheCaller, data: JSONBody[NewRequest], auth: TheAuth, queue: TheQueue) -> QueuePosition:
     """Queue for GPUs. Ask for the request from time to time: it is removed when its client does not."""
     wanted = GpuRequest(**{name: getattr(data, name) for name in GpuRequest.__struct_fields__})
-    try:
-        place = await queue.join(data.key, _user_of(caller, data.user), _account_of(caller), wanted)
-    except QueueFull as error:
-        raise RequestRefused(409, "full", error.message, error.hint) from error
+    place = await queue.join(data.key, _user_of(caller, data.user), _account_of(caller), wanted)
     await auth.audit.record(caller, "join queue", f"{place.id} {place.user}", details=wanted.describe())
     return place
 
@@ -136,10 +133,7 @@ async def add_watch(
     names = (name for name in GpuRequest.__struct_fields__ if name != "near")
     wanted = GpuRequest(**{name: getattr(data, name) for name in names})
     user, account = _who(caller, data.user, auth)
-    try:
-        made = await watches.add(user, account, wanted, data.expire_seconds)
-    except TooManyWatches as error:
-        raise RequestRefused(409, "full", error.message, error.hint) from error
+    made = await watches.add(user, account, wanted, data.expire_seconds)
     await auth.audit.record(caller, "add watch", f"{made.id} {user}", details=wanted.describe())
     return _show(made, services)
 

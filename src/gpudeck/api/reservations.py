@@ -6,26 +6,20 @@ Everyone who may read sees all of them. Users reserve, change and release their 
 """
 
 import asyncio
-import math
 from collections.abc import Iterable, Set
 from typing import Annotated, Any
 
 import msgspec
 from litestar import Request, Response, delete, get, patch, post
 from litestar.di import NamedDependency
-from litestar.exceptions import (
-    NotAuthorizedException,
-    PermissionDeniedException,
-    TooManyRequestsException,
-    ValidationException,
-)
+from litestar.exceptions import NotAuthorizedException, PermissionDeniedException, ValidationException
 from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct, field
 from msgspec.structs import asdict, replace
 
 from gpudeck.api.access import UNKNOWN_TOKEN, TheCaller, ThePolicy, access, caller_of
-from gpudeck.api.answers import HubRequest, answer_json
+from gpudeck.api.answers import HubRequest, RequestRefused, answer_json
 from gpudeck.api.login import AuthRequest, TheAuth
 from gpudeck.api.parameters import (
     GpuUuid,
@@ -169,11 +163,10 @@ class ReservationHandler:
         return user
 
     def count_anonymous(self, address: str) -> None:
-        """Raises TooManyRequestsException where too much was asked from there without an account."""
-        wait = self._anonymous.take(address, self.now())
-        if wait:
+        """Raises RequestRefused where too much was asked from there without an account."""
+        if wait := self._anonymous.take(address, self.now()):
             told = f"without an account this is possible again in {show_span(wait)}"
-            raise TooManyRequestsException(told, headers={"Retry-After": str(math.ceil(wait))})
+            raise RequestRefused(429, "too_many", told, retry_after=wait)
 
     async def reserve(self, draft: ReservationDraft, caller: Caller, user: str | None) -> ShownReservation:
         owner, by = self._owner_of(user, caller), _who(caller)

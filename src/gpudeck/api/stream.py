@@ -6,7 +6,7 @@ from contextlib import suppress
 from urllib.parse import unquote_to_bytes
 
 from gpudeck.api.access import Policy
-from gpudeck.api.answers import RequestRefused
+from gpudeck.api.answers import RequestRefused, send_refusal
 from gpudeck.auth.caller import Caller
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.stream import GZIP_HEADER, Hosts, PublishedEvent, Viewer, deflate
@@ -53,11 +53,8 @@ class StreamRoute:
         caller: Caller = scope["caller"]
         try:
             self._policy.check("read", caller)
-        except Temporary as error:
-            await send_error(send, 503, "unavailable", error.message, error.hint, (b"retry-after", b"5"))
-            return
-        except RequestRefused as error:
-            await send_error(send, error.status, error.code, error.message)
+        except (RequestRefused, Temporary) as error:
+            await send_refusal(send, error)
             return
         if self._hub.stream.viewers >= MAX_VIEWERS:
             await send_error(

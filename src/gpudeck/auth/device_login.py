@@ -20,7 +20,7 @@ from gpudeck.auth.audit import Audit
 from gpudeck.auth.caller import Caller, check_token
 from gpudeck.auth.tokens import Token, Tokens
 from gpudeck.database import schema
-from gpudeck.model.errors import UsageError
+from gpudeck.model.errors import RequestRefused, UsageError
 from gpudeck.model.text import clean
 from gpudeck.server.addresses import count_as
 from gpudeck.server.rate_limits import RateLimiter
@@ -59,20 +59,18 @@ class PendingLogin(Struct, frozen=True):
 Refusal = Literal["authorization_pending", "slow_down", "access_denied", "expired_token"]
 
 
-class DeviceRefused(UsageError):
+class DeviceRefused(RequestRefused):
     """No token yet, or none at all; `code` is one of RFC 8628."""
 
     def __init__(self, code: Refusal, message: str, hint: str = "") -> None:
-        super().__init__(message, hint)
-        self.code = code
+        super().__init__(400, code, message, hint)
 
 
-class TooManyLogins(UsageError):
+class TooManyLogins(RequestRefused):
     """Wait for `retry_after` seconds."""
 
     def __init__(self, message: str, retry_after: float) -> None:
-        super().__init__(message, "Try again later.")
-        self.retry_after = retry_after
+        super().__init__(429, "too_many", f"{message} Try again later.", retry_after=retry_after)
 
 
 class DeviceLogins:

@@ -21,7 +21,7 @@ from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import read_name
 from gpudeck.model import clock
 from gpudeck.model.clock import pause_after
-from gpudeck.model.errors import GpudeckError, Refused, Temporary, UsageError
+from gpudeck.model.errors import Refused, RequestRefused, Temporary
 from gpudeck.server.addresses import count_as
 from gpudeck.server.rate_limits import FairQueue, RateLimiter
 
@@ -165,15 +165,19 @@ _BUSY_SECONDS = 2.0
 REFUSAL_SECONDS = 1.0
 _T = TypeVar("_T")
 VALID_SECONDS = 3600.0
-_HINT = "The hub prints a new link at each start. Or run `gpudeck account add NAME --role admin` on its machine."
+_NO_LINK = (
+    "this link does not work: it was used, is older than an hour, or the hub was restarted since. The hub prints a new "
+    "link at each start. Or run `gpudeck account add NAME --role admin` on its machine."
+)
 
 
-class LoginRefused(GpudeckError):
-    """The log-in was refused. `retry_after` is in seconds, 0 when the name and the password were looked at."""
+class LoginRefused(RequestRefused):
+    """The login was refused. `retry_after` is 0 when the name and the password were compared."""
 
     def __init__(self, message: str, hint: str = "", retry_after: float = 0.0) -> None:
-        super().__init__(message, hint)
-        self.retry_after = retry_after
+        status, code = (429, "too_many") if retry_after else (401, "login_refused")
+        # The page shows the message only.
+        super().__init__(status, code, f"{message} {hint}".rstrip(), retry_after=retry_after)
 
 
 class DirectoryAway(Temporary):
@@ -354,10 +358,6 @@ def describe_wait(seconds: float) -> str:
     return "1 second" if whole == 1 else f"{whole} seconds"
 
 
-class LinkRefused(UsageError):
-    """The secret is wrong, used or old, or there is an account by now."""
-
-
 class FirstAdmin:
     """A secret that makes one admin, once. It is in memory as its hash, and gone when the hub ends."""
 
@@ -383,26 +383,19 @@ class FirstAdmin:
         return secret
 
     async def redeem(self, secret: str, name: str, password: str, also: Also) -> Account:
-        """The new admin; `also` starts their session. Raises UsageError for a secret that is wrong, used or old, and
-        when there is an account by now; also for a bad name or password, and then the secret can be used again."""
-        wanted = self._take(secret)
-        try:
-            return await self._add(name, password, also)
-        except BaseException:
-            self._hash = wanted
-            raise
-
-    async def _add(self, name: str, password: str, also: Also) -> Account:
-        if await self._accounts.count():
-            raise LinkRefused("this hub has accounts by now.", "Log in with one of them.")
-        return await self._accounts.add(name, "admin", password, also, logs_in=True)
-
-    def _take(self, secret: str) -> str:
-        """Of two requests at once the second is refused."""
+        """The new admin; `also` starts their session. Raises RequestRefused for a secret that is wrong, used or old,
+        and if there is an account by now, and UsageError for a bad name or password: then it can be used again."""
         taken = self._hash
         if taken is None or not self.is_open or not hmac.compare_digest(taken, hash_secret(secret)):
-            raise LinkRefused(
-                "this link does not work: it was used, is older than an hour, or the hub was restarted since.", _HINT
-            )
+            raise RequestRefused(403, "forbidden", _NO_LINK)
+        # Of two requests at once the second is refused.
         self._hash = None
-        return taken
+        try:
+            has_accounts = await self._accounts.count() > 0
+            account = None if has_accounts else await self._accounts.add(name, "admin", password, also, logs_in=True)
+        except BaseException:
+            self._hash = taken
+            raise
+        if account is None:
+            raise RequestRefused(403, "forbidden", "this hub has accounts by now. Log in with one of them.")
+        return account

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
 
 from gpudeck.api.access import Authenticator, Policy
-from gpudeck.api.answers import RequestRefused, describe_trouble
+from gpudeck.api.answers import RequestRefused, send_refusal
 from gpudeck.api.app import ForeignRoutes
 from gpudeck.api.services import ApiServices
 from gpudeck.auth.caller import Caller
@@ -124,7 +124,7 @@ class ReadOnlyRoute:
             caller = await self._identify(scope)
             self._policy.check("read", caller)
         except Temporary as error:
-            await send_error(send, 503, "unavailable", *describe_trouble(error), (b"retry-after", b"5"))
+            await send_refusal(send, error)
             return
         except RequestRefused:
             await send_error(send, *self.refusal)

@@ -13,7 +13,7 @@ from gpudeck.database.schema import REAL
 from gpudeck.database.schema import idle_keeps as keeps
 from gpudeck.database.schema import idle_ladders as ladders
 from gpudeck.idle_policy.ladder import LadderStep
-from gpudeck.model.errors import GpudeckError
+from gpudeck.model.errors import RequestRefused
 from gpudeck.model.idle_policy import Keep
 from gpudeck.model.text import clean, show_length
 
@@ -67,15 +67,6 @@ class LadderStore(FleetStore):
                 await connection.execute(audit)
 
 
-class KeepRefused(GpudeckError):
-    """A keep that is not possible. `status` and `code` are for programs."""
-
-    def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
-        super().__init__(message, hint)
-        self.status = status
-        self.code = code
-
-
 class Keeps(FleetStore):
     """`all` are those that count, or ended lately. All that asks the database raises Temporary."""
 
@@ -101,7 +92,7 @@ class Keeps(FleetStore):
 
     async def add(self, new: Keep, now: float, most: int | None, audit: Executable) -> Keep:
         """Returns it with its own id. A keep of the same GPU that counts now ends. `most` bounds how many its user can
-        have. Raises KeepRefused."""
+        have. Raises RequestRefused."""
         async with self._database.begin() as connection:
             is_open = (keeps.c.fleet == self._fleet) & (keeps.c.end > now)
             own = is_open & (keeps.c.user == new.user) & (keeps.c.gpu != new.gpu)
@@ -109,7 +100,7 @@ class Keeps(FleetStore):
                 count = (await connection.execute(select(func.count()).select_from(keeps).where(wanted))).scalar_one()
                 if bound is not None and count >= bound:
                     hint = "`gpudeck keep` lists them; end one with `gpudeck keep HOST:GPU --end`."
-                    raise KeepRefused(409, "too_many", f"{clean(new.user)} keeps {count} GPUs already.", hint)
+                    raise RequestRefused(409, "too_many", f"{clean(new.user)} keeps {count} GPUs already.", hint)
             await connection.execute(update(keeps).where(is_open, keeps.c.gpu == new.gpu).values(end=now))
             row = asdict(new) | {"fleet": self._fleet}
             del row["id"]
@@ -129,8 +120,8 @@ class Keeps(FleetStore):
 
 
 def check_length(seconds: float, longest: float, *, is_admin: bool) -> None:
-    """Raises KeepRefused."""
+    """Raises RequestRefused."""
     most = 30 * 86_400.0 if is_admin else longest
     if not 60 <= seconds <= most:
         told = f"a GPU can be kept for 1m to {show_length(most)}, not for {show_length(max(0.0, seconds))}."
-        raise KeepRefused(400, "bad_length", told, "See idle_policy.longest_keep.")
+        raise RequestRefused(400, "bad_length", told, "See idle_policy.longest_keep.")

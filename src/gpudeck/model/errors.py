@@ -57,13 +57,14 @@ class ReportRefused(GpudeckError):
 
 
 class RequestRefused(GpudeckError):
-    """A request of a user that is impossible or not allowed. `status` is the HTTP answer, `code` a word for
-    programs."""
+    """A user's request is invalid or not allowed. `status` is the HTTP status, `code` is for programs. `retry_after` is
+    in seconds; 0: a retry does not help."""
 
-    def __init__(self, status: int, code: str, message: str, hint: str = "") -> None:
+    def __init__(self, status: int, code: str, message: str, hint: str = "", retry_after: float = 0.0) -> None:
         super().__init__(message, hint)
         self.status = status
         self.code = code
+        self.retry_after = retry_after
 
 
 class PluginError(GpudeckError):

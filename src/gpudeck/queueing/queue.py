@@ -25,7 +25,7 @@ from gpudeck.history.base import HistoryRefused, RunsQuery, Store
 from gpudeck.model import clock
 from gpudeck.model.clock import Clock
 from gpudeck.model.cpu_budget import cancel_tasks
-from gpudeck.model.errors import GpudeckError, Temporary
+from gpudeck.model.errors import GpudeckError, RequestRefused, Temporary
 from gpudeck.model.gpu_request import CandidateGpu, GpuRequest, Granted, QueuePosition, from_row, to_row
 from gpudeck.queueing.scheduler import (
     PositionFinder,
@@ -104,8 +104,11 @@ class Claims(Protocol):
     async def end_claim(self, number: int) -> None: ...
 
 
-class QueueFull(GpudeckError):
+class QueueFull(RequestRefused):
     """There are too many requests."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(409, "full", message, hint)
 
 
 class WaitQueue:
