@@ -1,8 +1,8 @@
-"""The bus of a cluster: a JetStream stream of NATS with all messages of all hubs in one order, kept for a while.
+"""The bus of a cluster: a NATS JetStream stream with all messages of all hubs in one order, kept for a while.
 
-Every hub reads the stream from where it left off, and publishes a message at least once a second. When the newest of
-its own messages comes back, everything before it has been read: that is how a hub knows that it is up to date, and how
-far behind it is, without comparing clocks.
+Every hub reads the stream from where it left off, and publishes a message at least once a second. When its newest
+message comes back, it has read everything before it. So a hub knows whether it is up to date, and how far it is behind,
+without comparing clocks.
 """
 
 import asyncio
@@ -31,25 +31,25 @@ from gpudeck.model.errors import Temporary
 log = logging.getLogger(__name__)
 
 LOST_SECONDS: Final = 5.0
-"""A hub whose own messages have not come back for so long is cut off from the bus."""
+"""A hub whose own messages have not come back for this long is cut off from the bus."""
 MAX_WAITING_BYTES: Final = 128 * 1024 * 1024
-"""Of messages that wait for the bus: about half an hour of 1,000 hosts."""
+"""The limit for messages that wait for the bus: about half an hour of 1,000 hosts."""
 _AT_ONCE: Final = 16
-"""Messages that are published before the first of them is acknowledged."""
+"""Messages published before the first of them is acknowledged."""
 _ANSWER_SECONDS: Final = 5.0
 _FAILURES: Final = 3
-"""Attempts to publish, one after another, that have failed: the disk of the bus may be full."""
+"""Failed attempts to publish in a row: the disk of the bus may be full."""
 _OVERLAP_SECONDS: Final = 2.0
-"""What is read again after a new subscription: what was read before changes nothing."""
+"""This much is read again after a new subscription; messages that are read twice change nothing."""
 
 Receive = Callable[[bytes, float], Awaitable[None]]
-"""A message, and the time of the bus when it was published."""
+"""Called with a message and the time of the bus when it was published."""
 Answer = Callable[[bytes], Awaitable[bytes]]
 
 
 class Bus:
-    """`start` and `close` in the loop that owns it. `receive` is called with every message, this hub's among them, in
-    the same order on all hubs. `problem` is why it cannot be used now, for everybody who may look; None: it can."""
+    """`start` and `close` in the loop that owns it. `receive` is called with every message, including this hub's own,
+    in the same order on all hubs. `problem` is why it cannot be used now, in words for every reader; None if it can."""
 
     def __init__(
         self,
@@ -60,8 +60,7 @@ class Bus:
         since: float,
         monotonic: Clock = time.monotonic,
     ) -> None:
-        """`since` is the time of the bus from which on messages are read. `answer` is called with requests of other
-        hubs."""
+        """Messages are read from the bus's time `since` on. `answer` is called with requests of other hubs."""
         self._settings = settings
         self._receive = receive
         self._answer = answer
@@ -88,7 +87,8 @@ class Bus:
 
     @property
     def idle_seconds(self) -> float:
-        """For how long nothing has come. Less while there is much to read: then its own messages come back late."""
+        """Seconds since the last message. Shorter while there is a backlog to read: then its own messages come back
+        late."""
         return self._monotonic() - self._read_at
 
     @property
@@ -100,7 +100,7 @@ class Bus:
         self._tasks = [loop.create_task(self._read_forever()), loop.create_task(self._publish_forever())]
 
     def publish(self, body: bytes) -> None:
-        """Send a message as soon as the bus takes it; the oldest are dropped where too many wait."""
+        """Send a message as soon as the bus accepts it; if too many wait, the oldest are dropped."""
         self._is_published.clear()
         self._waiting.append(body)
         self._waiting_bytes += len(body)
@@ -110,7 +110,7 @@ class Bus:
         self._wake.set()
 
     def note_lost(self) -> None:
-        """Messages no longer come back: the subscription is made anew."""
+        """Messages no longer come back: renew the subscription."""
         self._is_lost.set()
 
     async def request(self, hub: str, body: bytes, seconds: float) -> bytes:
@@ -219,7 +219,7 @@ class Bus:
     async def _take(self, message: Msg) -> None:
         found = message.metadata
         if found.sequence.consumer != self._next:
-            # Messages of a former subscription, or a gap: then from the last one on again.
+            # Messages of a former subscription, or a gap: read again from the last one on.
             if found.sequence.consumer > self._next:
                 self._is_lost.set()
             return
@@ -278,7 +278,7 @@ class Bus:
 
 
 def _make_tls(settings: ClusterSettings) -> ssl.SSLContext | None:
-    """None: as the addresses say, with the authorities of the system."""
+    """None: TLS as the addresses say, with the system's CAs."""
     if settings.ca_file is None and settings.certificate_file is None:
         return None
     context = ssl.create_default_context(cafile=settings.ca_file)
@@ -288,7 +288,7 @@ def _make_tls(settings: ClusterSettings) -> ssl.SSLContext | None:
 
 
 def _explain(error: Exception) -> str:
-    """Without an address: everybody who may look at the hub sees it."""
+    """Without an address: every reader can see it."""
     text = f"{error} {getattr(error, 'description', '')}".lower()
     if isinstance(error, AuthorizationError) or "authorization" in text:
         return "it refuses the user or password, or the credentials"

@@ -1,4 +1,4 @@
-"""Requests that only the hub with a duty can answer are answered by it, whichever hub they reach."""
+"""Requests that only the hub with a duty can answer are forwarded to it, whichever hub they reach."""
 
 from typing import Final
 from urllib.parse import quote
@@ -21,7 +21,7 @@ _ROUTES: Final = (
     ("/api/v1/idle-policy", "alerts"),
     ("/api/v1/jobs/import", "schedulers"),
 )
-"""Paths, all below them included, and whose hub answers them."""
+"""Paths (and those below them), and the duty of the hub that answers them."""
 _NOT_OF_THE_ANSWER: Final = (b"content-length", b"transfer-encoding", b"connection")
 
 
@@ -49,8 +49,8 @@ _read_response = msgspec.msgpack.Decoder(ForwardedResponse).decode
 
 
 class DutyRouter:
-    """Serves `app`, but for requests that another hub has to answer. Those are checked there once more: who may do what
-    is the same on all hubs."""
+    """Serves `app`, except for requests that another hub must answer. That hub checks their permissions again;
+    permissions are the same on all hubs."""
 
     def __init__(self, app: App, cluster: ClusterService, prefix: str = "") -> None:
         self._app = app

@@ -1,8 +1,8 @@
-"""Duties of a cluster: each belongs to one hub at a time, by a row in PostgreSQL with an owner, an epoch and an end.
+"""Duties of a cluster: each belongs to one hub at a time, by a row in PostgreSQL with owner, epoch and expiry.
 
-Times are those of the database's clock. A hub renews its leases every two seconds and stops working before a lease ends
-by its own monotonic clock; every write of a duty checks the epoch in its own transaction (`fence`). Hubs take over what
-has no owner, and hand over what another should have.
+Times are by the database's clock. A hub renews its leases every two seconds, and stops working before a lease expires
+by its own monotonic clock; every write of a duty checks the epoch in its own transaction (`fence`). Hubs take over free
+duties, and hand over those that another hub should have.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS: Final = 10.0
 RENEW_SECONDS: Final = 2.0
 _MARGIN: Final = 2.0
-"""So long before a lease ends its owner stops: its clock may run a little slower."""
+"""The owner stops this long before its lease expires: its clock may run a little slower."""
 SETTLED_SECONDS: Final = 20.0
-"""A hub that has been there for so long takes duties from others."""
+"""A hub takes duties from others when it has been up to date for this long."""
 _FORGET_SECONDS: Final = 7 * 86_400.0
 POLLING_SHARDS: Final = 16
 
@@ -43,11 +43,11 @@ class Held(Struct):
 
 
 class NameInUse(Temporary):
-    """Another hub of the cluster has the name of this one."""
+    """Another hub of the cluster has the same name."""
 
 
 class Leases:
-    """The duties of one hub. `held` are those it has; `duties` and `hubs` are of all hubs, as of the last renewal."""
+    """The duties of one hub: `held` are its own; `duties` and `hubs` are those of all hubs as of the last renewal."""
 
     def __init__(self, database: Database, name: str, run: str, duties: Iterable[str], *, started_at: float) -> None:
         self._database = database
@@ -71,14 +71,14 @@ class Leases:
         return _FencedDatabase(self._database, lambda connection: self._check(connection, name))
 
     async def renew(self, *, can_work: bool, lag: float | None) -> None:
-        """Tell the others that this hub is there, extend what it holds, take over what is free, hand over what is
-        another's. Without `can_work` it gives all back. Raises Temporary."""
+        """Announce this hub, renew its leases, take over free duties, and hand over those of others. Without `can_work`
+        it releases all. Raises Temporary."""
         began = time.monotonic()
         async with self._database.begin() as connection:
             now = float((await connection.execute(select(_now))).scalar_one())
             await self._note_presence(connection, now, can_work=can_work, lag=lag)
             hubs = (await connection.execute(select(cluster_hubs))).mappings().all()
-            # In one order: hubs that renew at once wait for each other, and never for ever.
+            # In a fixed order, so that hubs that renew at once cannot deadlock.
             rows = await connection.execute(select(cluster_leases).order_by(_leases.duty).with_for_update())
             leases = {row["duty"]: dict(row) for row in rows.mappings()}
             held: dict[str, Held] = {}
@@ -135,7 +135,7 @@ class Leases:
         wanted = choose_owner(name, able)
         if lease is not None and self._is_mine(lease, now):
             if not can_work or wanted not in {self._name, None}:
-                # It ends now, not long ago: the hub that should have it gets its turn before the others.
+                # It expires now, not in the past, so that the hub that should have it goes first.
                 await self._write(connection, lease | {"owner": None, "expires_at": now})
                 return None
             return await self._write(connection, lease | {"expires_at": now + LEASE_SECONDS})
@@ -169,7 +169,7 @@ class Leases:
             _leases.epoch == (-1 if held is None else held.epoch),
             _leases.expires_at > _now,
         )
-        # Until this transaction ends, nobody takes it over.
+        # Until this transaction ends, no hub can take the duty over.
         found = await connection.execute(select(_leases.duty).where(mine).with_for_update(read=True))
         if found.first() is None:
             raise LostDuty(f"another hub has the duty {name} now.", "Ask again in a moment.")
@@ -194,8 +194,8 @@ class Leases:
 
 
 def _find_able(hubs: Sequence[Any], now: float) -> list[str]:
-    """The hubs among which duties are spread: those that are up to date, and have been for long enough to be worth a
-    change. Without any, duties stay where they are, and the first that comes takes one that is free."""
+    """The hubs among which duties are spread: those that have been up to date for long enough. Without any, duties stay
+    where they are, and any hub takes a free one."""
     return sorted(
         row["name"]
         for row in hubs
@@ -206,8 +206,8 @@ def _find_able(hubs: Sequence[Any], now: float) -> list[str]:
 
 
 def choose_owner(duty: str, hubs: Sequence[str]) -> str | None:
-    """Which of these hubs should have the duty: the same choice on all of them, and few change when one comes or goes
-    (rendezvous hashing)."""
+    """The hub that should have the duty (rendezvous hashing): all hubs choose the same, and few duties move when a hub
+    comes or goes."""
     return max(hubs, key=lambda hub: hashlib.blake2b(f"{duty} {hub}".encode()).digest(), default=None)
 
 
@@ -223,7 +223,7 @@ def _show_duty(name: str, lease: dict[str, Any] | None, now: float) -> ClusterDu
 
 
 class _FencedDatabase(Database):
-    """A database of which every transaction begins with a check."""
+    """A database whose transactions begin with a check."""
 
     def __init__(self, inner: Database, check: Callable[[AsyncConnection], Any]) -> None:
         self.kind = inner.kind
@@ -235,7 +235,7 @@ class _FencedDatabase(Database):
     async def execute(
         self, statement: Executable, rows: Sequence[Mapping[str, Any]] | None = None
     ) -> CursorResult[*tuple[Any, ...]]:
-        """Reading needs no duty."""
+        """Reads need no duty."""
         if isinstance(statement, Select):
             return await self._inner.execute(statement, rows)
         return await super().execute(statement, rows)

@@ -1,8 +1,8 @@
 """Every report that a hub takes goes to all hubs of its cluster, which take it as if it had been sent to them.
 
-Reports are published in batches, and applied in the same order on every hub: the order of an agent's own sequence
-decides what is newer, so all hubs come to the same state (see docs/decisions.md). Short reports refer to the last whole
-one, which a hub that joins has not seen: so each host's state is published whole once a minute.
+Reports are published in batches and applied in the same order on every hub. The agent's own sequence decides what is
+newer, so all hubs reach the same state (docs/decisions.md). Short reports refer to the last whole one, which a new hub
+has not seen: so each host's state is published whole once a minute.
 """
 
 import logging
@@ -29,15 +29,16 @@ from gpudeck.wire import Envelope, ShortReport
 log = logging.getLogger(__name__)
 
 FORMAT: Final = 1
-"""Of messages. One more when a field is added that matters: a hub reads those of the next format, and none beyond."""
+"""The format of messages. Incremented for a new field that matters: a hub reads the next format too, but none
+beyond."""
 WHOLE_SECONDS: Final = 60.0
 """How often the state of each host is published whole."""
 MAX_BYTES: Final = 400_000
-"""Of a message, before it is compressed: a NATS server takes 1 MB."""
+"""The limit for a message before compression: a NATS server accepts 1 MB."""
 _MAX_PLAIN: Final = 16 * 1024 * 1024
 _FORGET_SECONDS: Final = 3600.0
 _QUICK_SECONDS: Final = 0.5
-"""A message that took longer says nothing about the time of the bus."""
+"""The time of the bus is not read from messages that took longer than this."""
 
 
 class ForwardedReport(Struct, frozen=True, array_like=True):
@@ -52,8 +53,9 @@ class ForwardedReport(Struct, frozen=True, array_like=True):
 
 
 class BusMessage(Struct, frozen=True, omit_defaults=True):
-    """What a hub publishes. `run` is other each time the hub starts, `number` counts its messages. `shared` is what all
-    hubs show and one of them finds out, by name. `notices` are for once. `format` is 0 of hubs that do not tell it."""
+    """A message of a hub. `run` changes with each start of the hub, `number` counts its messages. `shared` has states
+    that one hub determines for all, by name; `notices` are one-time notifications. `format` is 0 for hubs that do not
+    send it."""
 
     hub: str
     run: str
@@ -72,7 +74,7 @@ _decode_whole = msgspec.msgpack.Decoder(Envelope).decode
 
 class Replicator:
     """Publishes what this hub takes with `publish`, and takes what others publish. One event loop owns it. `use_shared`
-    is called with what another hub shares: its name, its name of the subject, and the encoded content."""
+    is called with states shared by another hub: its name, the name of the subject, and the encoded content."""
 
     def __init__(
         self,
@@ -93,9 +95,9 @@ class Replicator:
         self._monotonic = monotonic
         self._number = 0
         self._sent: deque[tuple[int, float]] = deque(maxlen=600)
-        """The numbers of this run's messages that have not come back, and when each was published."""
+        """The messages of this run that have not come back: their numbers and times."""
         self._read_until: float | None = None
-        """When the newest of them that has come back was published: all that was published before it has been read."""
+        """The publication time of the newest own message that has come back: everything before it has been read."""
         self.lag: float | None = None
         self._reports: list[ForwardedReport] = []
         self._size = 0
@@ -108,15 +110,15 @@ class Replicator:
 
     @property
     def silent_seconds(self) -> float:
-        """How old the newest message of this hub is that has come back; infinite before the first one has."""
+        """The age of the newest own message that has come back; infinite before the first one."""
         return math.inf if self._read_until is None else self._monotonic() - self._read_until
 
     def forward_whole(self, is_needed: bool) -> None:
-        """Publish no short reports: they may come after newer ones, and are taken then only if they are whole."""
+        """Publish no short reports: late reports are taken only if they are whole."""
         self._is_whole_needed = is_needed
 
     def forget_returned(self) -> None:
-        """The hub was cut off: it is up to date again when the next message comes back."""
+        """The hub was cut off: it is up to date when its next message comes back."""
         self._read_until, self.lag = None, None
         self._sent.clear()
 
@@ -132,7 +134,7 @@ class Replicator:
             self._add(ForwardedReport(taken.arrived_at, taken.via, envelope, None, *rest))
 
     def notify(self, name: str, content: Raw) -> None:
-        """Tell all hubs once."""
+        """Notify all hubs once."""
         self._notices.append((name, content))
 
     def flush(self, shared: Mapping[str, Raw] | None = None, *, is_heartbeat: bool = False) -> None:
@@ -149,7 +151,7 @@ class Replicator:
         self._publish(self._compressor.compress(_encode(message)))
 
     async def receive(self, body: bytes, at: float) -> None:
-        """A message from the bus, of any hub, which it got at `at`. Raises for one that cannot be read."""
+        """Handle a message of any hub from the bus, received at `at`. Raises if it cannot be read."""
         message = _decode(self._decompressor.decompress(body, max_output_size=_MAX_PLAIN))
         if message.run == self._run:
             self._note_returned(message.number, at)
@@ -180,8 +182,7 @@ class Replicator:
             self._know(envelope)
 
     def _apply(self, report: ForwardedReport, envelope: Envelope | ShortReport) -> bool:
-        """A short report that comes after newer ones is taken as the whole one that it stands for. Raises
-        ReportRefused."""
+        """Apply a report. A late short report is expanded to a whole one. Raises ReportRefused."""
         age = max(0.0, self._now() - report.arrived_at)
         token = None if report.token is None else TokenName(*report.token)
         rest = (report.via, report.arrived_at, report.sent_at, report.target, report.only, token)
@@ -220,7 +221,7 @@ class Replicator:
         self._whole[key] = _KnownWhole(envelope.description, packed, self._monotonic())
 
     def _whole_again(self, short: ShortReport) -> Envelope | None:
-        """The report as a whole one, where the last that was published is a minute old."""
+        """The report as a whole one, if the last whole one was published a minute ago."""
         known, now = self._whole.get(short.host_id or short.host), self._monotonic()
         if known is None or (now - known.at < WHOLE_SECONDS and not self._is_whole_needed):
             return None
@@ -236,7 +237,7 @@ class Replicator:
         return expand(short, _decode_whole(self._decompressor.decompress(known.packed, max_output_size=_MAX_PLAIN)))
 
     def forget(self) -> None:
-        """Drop what is known of hosts whose state was not published for an hour."""
+        """Drop the state of hosts that was not published for an hour."""
         oldest = self._monotonic() - _FORGET_SECONDS
         self._whole = {key: known for key, known in self._whole.items() if known.at >= oldest}
 
@@ -248,7 +249,7 @@ class _KnownWhole(Struct):
 
 
 def expand(short: ShortReport, whole: Envelope) -> Envelope:
-    """The whole report that a short one stands for. `whole` is the one that it refers to."""
+    """The whole report for a short one; `whole` is the one that it refers to."""
     numbers = iter(struct.unpack(f"<{len(short.numbers) // 8}d", short.numbers))
     report = whole.report
     metrics = {name: next(numbers) for name in report.metrics}

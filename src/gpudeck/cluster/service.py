@@ -1,5 +1,5 @@
-"""A hub in a cluster: it publishes the reports that it takes, takes those of the others, and has its share of the
-duties. Without `cluster` in the settings none of this is there."""
+"""A hub in a cluster: publishes its reports, applies those of the others, and has its share of the duties. Used only
+with the setting `cluster`."""
 
 import asyncio
 import contextlib
@@ -33,12 +33,12 @@ _FLUSH_SECONDS: Final = 0.05
 _HEARTBEAT_SECONDS: Final = 1.0
 _SHARE_RETRY_SECONDS: Final = 20.0
 _ALONE_SECONDS: Final = 15.0
-"""After so long without the bus a hub that starts takes reports without it."""
+"""A hub that starts without the bus takes reports after this time."""
 _RETURN_SECONDS: Final = 15.0
-"""After the bus was away, agents have so long to find a hub before their hosts are down."""
+"""After an outage of the bus, agents have this long to find a hub before their hosts are down."""
 _ASLEEP_SECONDS: Final = 1.5
 _CATCH_UP_SECONDS: Final = 60.0
-"""After so long without its own messages a hub takes reports all the same."""
+"""A hub that catches up takes reports after this time in any case."""
 _KEEP_SECONDS: Final = 10.0
 _RESUBSCRIBE_SECONDS: Final = 10.0
 DUTIES: Final = ("alerts", "chat", "digests", "events", "reservations", "schedulers")
@@ -51,8 +51,8 @@ class _Position(Struct, frozen=True):
 
 
 class ClusterService(Service):
-    """`leases` has the duties. `share` and `notify` publish what this hub found out for all, `subscribe` gets what
-    another did."""
+    """`leases` has the duties. `share` and `notify` publish this hub's results to all hubs, `subscribe` receives those
+    of others."""
 
     name = "cluster"
 
@@ -75,7 +75,7 @@ class ClusterService(Service):
         self._heartbeat_at = self._kept_at = 0.0
         known, oldest = self._copy.read(), time.time() - settings.keep
         self.missed = "" if known is None or known.at >= oldest else _explain_missed(known.at, oldest)
-        """What this hub lacks for ever, as it was away for longer than the bus keeps reports."""
+        """Why data are missing for good: this hub was away for longer than the bus keeps reports."""
         since = max(oldest, known.at if known is not None else time.time()) - 1.5 * WHOLE_SECONDS
         self.bus = Bus(settings, self._receive, self._serve, since=since)
         self._replicator = Replicator(hub, settings.hub_name, self._run, self.bus.publish, self._use_shared)
@@ -92,24 +92,25 @@ class ClusterService(Service):
 
     @property
     def _is_current(self) -> bool:
-        """Whether this hub has read everything that was published until a moment ago. One that was asleep has not,
-        before the next of its own messages comes back: what waits in its sockets is older than it looks."""
+        """Whether this hub has read everything published until a moment ago. After a suspension it has not until its
+        next own message comes back: what waits in its sockets is older than it looks."""
         if time.monotonic() - self._awake_at > _ASLEEP_SECONDS:
             self._replicator.forget_returned()
         return self._replicator.silent_seconds < LOST_SECONDS
 
     @property
     def is_cut_off(self) -> bool:
-        """Whether reports may be at other hubs that this one does not know of. After that agents have some time to find
-        a hub before their hosts are down. A hub that was asleep is cut off from its first moment on."""
+        """Whether reports may be at other hubs and unknown here. After that, agents have some time to find a hub before
+        their hosts are down. A suspended hub is cut off from the moment it resumes."""
         if not self._is_current:
             self._current_since = None
         since = self._current_since
         return since is None or time.monotonic() - since < _RETURN_SECONDS
 
     def _find_refusal(self) -> str | None:
-        """A hub that reads what it missed would date reports wrongly that others have taken long ago. One that alone is
-        cut off from the bus would keep reports from the others, which would call those hosts down."""
+        """Why no reports are taken. A hub that catches up would give wrong times to reports that others took long ago.
+        A hub that is cut off from the bus alone would withhold its reports from the others, which would call those
+        hosts down."""
         is_starting = not self._has_been_current and time.monotonic() - self._started < _ALONE_SECONDS
         is_overdue = self._lost_at is not None and time.monotonic() - self._lost_at > _CATCH_UP_SECONDS
         if not self._is_current and self._is_another_current:
@@ -120,7 +121,7 @@ class ClusterService(Service):
 
     @property
     def _is_another_current(self) -> bool:
-        """Whether another hub has said in the database, a moment ago, that its messages come back from the bus."""
+        """Whether another hub recently recorded in the database that its messages come back from the bus."""
         renewed_at = self.leases.renewed_at
         ago = float("inf") if renewed_at is None else time.monotonic() - renewed_at
         return any(
@@ -139,16 +140,16 @@ class ClusterService(Service):
         return frozenset(shard for shard in range(POLLING_SHARDS) if self.leases.holds(f"polling-{shard:02}"))
 
     def share(self, name: str, content: Any) -> None:
-        """Show all hubs what this one has found out; it replaces what was shared under that name."""
+        """Show this hub's state to all hubs; it replaces the previous one of that name."""
         self._shared[name] = Raw(msgspec.msgpack.encode(content))
         self._share_at[name] = 0.0
 
     def notify(self, name: str, content: Any) -> None:
-        """Tell all hubs once."""
+        """Notify all hubs once."""
         self._replicator.notify(name, Raw(msgspec.msgpack.encode(content)))
 
     def subscribe(self, name: str, use: Callable[[Raw], None]) -> None:
-        """`use` is called with what another hub shares, or notifies of, under that name."""
+        """Call `use` with what another hub shares or notifies of under that name."""
         self._subscribers[name] = use
 
     def answer_with(self, answer: Answer) -> None:
@@ -261,7 +262,7 @@ class ClusterService(Service):
         while True:
             try:
                 async with asyncio.timeout(5.0):
-                    # A host that it only calls late would end an alert that another hub fires again.
+                    # A host that is only late here would resolve an alert that another hub fires again.
                     await self.leases.renew(can_work=not self.is_cut_off, lag=self._replicator.lag)
                 if self._lease_problem is not None:
                     log.info("leases can be renewed again")
@@ -269,7 +270,7 @@ class ClusterService(Service):
             except (Temporary, TimeoutError) as error:
                 if self._lease_problem is None:
                     log.warning("leases cannot be renewed: %s", str(error) or "the database does not answer in time.")
-                # Without the database's address: it is shown to everybody who may look.
+                # Without the database's address: every reader can see it.
                 problem = error.message if isinstance(error, NameInUse) else "the hub's database does not answer."
                 self._lease_problem = problem
             except Exception:

@@ -1,5 +1,5 @@
-"""Background writes: one task writes to the database and retries, so that nothing else waits for it. `LocalCopy`, a
-small file in the data folder, stores what was last read, for a hub that starts while the database is unavailable."""
+"""Background writes: one task writes to the database and retries, so that nothing else waits for it. `LocalCopy` keeps
+the last data that were read in a small file, for a hub that starts while the database is unavailable."""
 
 import asyncio
 import contextlib
@@ -56,7 +56,7 @@ class BackgroundWriter:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> Temporary | None:
-        """End the task and write what is left; returns why that was not possible."""
+        """End the task and write the rest; returns the error if that failed."""
         task, self._task = self._task, None
         await cancel_tasks(task)
         try:
@@ -66,11 +66,11 @@ class BackgroundWriter:
         return None
 
     def wake(self) -> None:
-        """Something is pending. While writing fails, the next attempt is not made earlier."""
+        """Write soon. While writing fails, the next attempt is not made earlier."""
         self._wake.set()
 
     async def flush(self) -> None:
-        """Write now, in the task of the caller. Raises Temporary."""
+        """Write now, in the caller's task. Raises Temporary."""
         async with self.lock:
             await self._write()
         if self.failure is not None:
@@ -78,7 +78,7 @@ class BackgroundWriter:
         self.failure = None
 
     def note_failure(self, error: Temporary) -> None:
-        """The database is unavailable: also for callers that ask it themselves."""
+        """Record that the database is unavailable; for callers that query it themselves."""
         if self.failure is None:
             log.warning(self._failing, error)
         self.failure = "unavailable"
@@ -112,8 +112,8 @@ class BackgroundWriter:
 def trim_regularly(
     trim: Callable[[float], Awaitable[object]], retention: RetentionClock, every: float
 ) -> Callable[[], Awaitable[None]]:
-    """Housekeeping that calls `trim` every `every` seconds with the time by which retention is judged, unless that is
-    uncertain. A failure is logged: it does not stop new rows from being written."""
+    """Housekeeping that calls `trim` every `every` seconds with the retention clock's time, unless that is uncertain. A
+    failure is logged and does not stop new rows from being written."""
     due = -math.inf
 
     async def housekeeping() -> None:
@@ -133,7 +133,7 @@ _T = TypeVar("_T")
 
 
 class LocalCopy(Generic[_T]):
-    """The file holds one struct of the type `kind`, which says itself when it was true."""
+    """The file holds one struct of type `kind`, which contains its own time."""
 
     def __init__(self, file: Path, kind: type[_T]) -> None:
         self._file = file
@@ -154,12 +154,12 @@ class LocalCopy(Generic[_T]):
             self._is_failing = False
 
     def _replace(self, body: bytes) -> None:
-        # One whose caller was cancelled may still be writing: it is not to come last.
+        # A write whose caller was cancelled may still be running: it must not come last.
         with self._writing:
             replace_file(self._file, body)
 
     def read(self) -> _T | None:
-        """None where there is none, or none that can be read. Blocks."""
+        """None if there is no readable file. Blocks."""
         try:
             return msgspec.json.decode(self._file.read_bytes(), type=self._kind)
         except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""Open the hub's tables, on SQLite or PostgreSQL, and speak with them in transactions.
+"""Opens the hub's tables, on SQLite or PostgreSQL, and runs transactions.
 
-A hub that runs has its database watched (`Database.watch`): while it is away every transaction is refused at once, and
-its tables are brought up to date as soon as it answers, where that was not possible at the start.
+A running hub monitors its database (`Database.watch`). While it is unavailable every transaction is refused at once. If
+its tables could not be migrated at the start, they are as soon as it answers.
 """
 
 import asyncio
@@ -34,16 +34,16 @@ Kind = Literal["sqlite", "postgresql"]
 T = TypeVar("T", bound=Struct)
 
 PROBE_SECONDS: Final = 5.0
-"""How often a server is asked whether it answers, and how long it has for that."""
+"""The interval and the timeout of probes of a server."""
 PROBE_FILE_SECONDS: Final = 2.0
-"""How often a file is."""
+"""The interval of probes of a file."""
 RETRY_SECONDS: Final = 1.0
-"""How often one is that did not."""
+"""The interval of probes while the database is unavailable."""
 
 
 class Database:
-    """The tables of `schema.py`, made by `open_database`; the caller closes it. `away` is why it cannot be used now,
-    and since when. While one that `is_watched` is away, nothing else tries it."""
+    """The tables of `schema.py`, opened by `open_database`; the caller closes it. `away` is why it cannot be used now,
+    and since when. While a database that `is_watched` is away, only its probes use it."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Database:
         probing: AsyncEngine | None = None,
         look: Callable[[], DatabaseTrouble | None] = lambda: None,
     ) -> None:
-        """`migrating` may take as long as it needs; `probing` waits for no other transaction of this hub. `look` finds
-        trouble that a transaction does not, in a thread."""
+        """`migrating` has no timeout; `probing` does not wait for other transactions of this hub. `look` finds trouble
+        that transactions do not notice, in a thread."""
         self.kind: Kind = kind
         self.place = place
         self.away: DatabaseOutage | None = None
@@ -72,17 +72,15 @@ class Database:
 
     @contextlib.asynccontextmanager
     async def begin(self) -> AsyncIterator[AsyncConnection]:
-        """A transaction: kept when the block ends, undone when it raises. Short, and never inside another.
-
-        Raises Temporary when the database does not answer. On SQLite transactions come one after another; on PostgreSQL
-        one that looks first and then writes what depends on it locks those rows (`with_for_update`).
-        """
+        """A transaction: committed when the block ends, rolled back when it raises. Keep it short, and never nest it.
+        Raises Temporary if the database does not answer. SQLite runs one transaction at a time; on PostgreSQL, lock
+        rows that are read before a dependent write (`with_for_update`)."""
         self._refuse_while_away()
         try:
             async with self._transaction(self.engine, self._refuse_while_away) as connection:
                 yield connection
         except Unavailable as error:
-            # One connection for which others wait says nothing about the file.
+            # A timeout while waiting for the one connection says nothing about the file.
             if self.is_watched and self.kind == "sqlite" and isinstance(error.__cause__, DBAPIError):
                 self._note_away(error.trouble, str(error))
             self._suspected.set()
@@ -91,16 +89,16 @@ class Database:
     async def execute(
         self, statement: Executable, rows: Sequence[Mapping[str, Any]] | None = None
     ) -> CursorResult[*tuple[Any, ...]]:
-        """One statement as a transaction of its own, for each of `rows`. As `begin`."""
+        """One statement in its own transaction, for each of `rows`. Raises as `begin`."""
         async with self.begin() as connection:
             return await connection.execute(statement, rows)
 
     def insert(self, table: Table) -> "postgresql_dialect.Insert | sqlite_dialect.Insert":
-        """An INSERT that can say what is done about a row that is there already."""
+        """An INSERT that supports ON CONFLICT."""
         return sqlite_dialect.insert(table) if self.kind == "sqlite" else postgresql_dialect.insert(table)
 
     async def watch(self) -> None:
-        """For as long as the hub runs: keep `away` at what is so. One that is away when this ends stays so."""
+        """Keep `away` up to date until cancelled. Its last value stays."""
         self.is_watched = True
         while True:
             is_suspected = self._suspected.is_set() or self.away is not None
@@ -112,8 +110,8 @@ class Database:
                 await asyncio.wait_for(self._suspected.wait(), pause)
 
     async def bring_up_to_date(self, *, changes_tables: bool = True) -> None:
-        """Make and change the tables as this gpudeck has them. Raises Temporary, UsageError for a database that it does
-        not understand, and Outdated for older tables that it may only make, not change."""
+        """Create and migrate the tables. Raises Temporary, UsageError for a database of an unknown version, and
+        Outdated for older tables if it may only create tables."""
         async with self._transaction(self.engine) as connection:
             self._is_current = await connection.run_sync(is_newest, self.place)
             if not changes_tables:
@@ -121,7 +119,7 @@ class Database:
         if self._is_current:
             return
         async with self._transaction(self._migrating) as connection:
-            # A PostgreSQL server has its own programs for that, and its owner decides where a copy goes.
+            # A PostgreSQL server has its own backup tools, and its owner decides where backups go.
             keep = partial(keep_before_migration, Path(self.place)) if self.kind == "sqlite" else None
             await connection.run_sync(migrate, self.place, keep)
         self._is_current = True
@@ -134,7 +132,7 @@ class Database:
     async def _transaction(
         self, engine: AsyncEngine, check: Callable[[], None] = lambda: None
     ) -> AsyncIterator[AsyncConnection]:
-        """`check` is called when it is this one's turn: those before it may have found the database away."""
+        """`check` is called when this transaction gets its turn: an earlier one may have found the database away."""
         try:
             async with engine.connect() as connection:
                 check()
@@ -151,11 +149,11 @@ class Database:
             raise Unavailable(self.place, self.away.trouble)
 
     def _is_in_use(self) -> bool:
-        """Whether a transaction of this hub has the file: it finds out itself what is wrong, and may take its time."""
+        """Whether a transaction of this hub uses the file: it reports problems itself, and may take long."""
         return self.kind == "sqlite" and isinstance(self.engine.pool, QueuePool) and self.engine.pool.checkedout() > 0
 
     async def _probe(self, *, writes: bool) -> None:
-        """`writes`: something failed, and whether it would again is seen only by writing."""
+        """`writes`: a write failed, so only another write shows whether it would fail again."""
         change = f"UPDATE {VERSION_TABLE} SET version_num = version_num"  # noqa: S608
         try:
             async with self._transaction(self._probing) as connection:
@@ -191,12 +189,9 @@ async def open_database(
     changes_tables: bool = True,
     name: str = sqlite.FILE_NAME,
 ) -> Database:
-    """The database at a `postgresql://…` address, or the file `name` in the data folder; its tables are brought up to
-    date, and the file as it was before is kept in the folder `backups`. Raises UsageError.
-
-    With `may_be_away`, what may pass by itself is no error: its opener has to `watch` it. Without `changes_tables`,
-    those of an older gpudeck raise Outdated.
-    """
+    """The database at a `postgresql://…` address, or the file `name` in the data folder. Its tables are migrated; a
+    copy of the file is kept in the folder `backups`. Raises UsageError. With `may_be_away`, temporary problems raise
+    nothing: the caller has to `watch` it. Without `changes_tables`, older tables raise Outdated."""
     waits = sqlite.LOCKED_SECONDS if may_be_away else sqlite.BUSY_SECONDS
     database = _on_postgresql(address) if address else _on_sqlite(data_dir / name, waits)
     database.is_watched = may_be_away
@@ -214,7 +209,7 @@ async def open_database(
 
 
 async def open_in_memory(*tables: Table) -> Database:
-    """A database of these tables that lasts until it is closed."""
+    """A database with these tables that exists until it is closed."""
     database = Database("sqlite", "in memory", sqlite.make_engine(Path(":memory:")), sqlite.explain)
     async with database.begin() as connection:
         await connection.run_sync(partial(metadata.create_all, tables=tables))
@@ -228,10 +223,10 @@ def _on_sqlite(file: Path, waits: float) -> Database:
         raise UsageError(
             f"the database {file} cannot be opened: {str(error.strerror).lower()}.", sqlite.GIVE_IT
         ) from error
-    # With the checks on, a table that a migration fills anew would take along all that refers to the old one.
+    # With foreign keys enforced, a table that a migration refills would delete all rows that refer to it.
     migrating = sqlite.make_engine(file, checks_foreign_keys=False, keeps_connection=False)
     engine = sqlite.make_engine(file, waits=waits)
-    # Probed with the connection that there is: a new one would make a file where the hub's was moved away.
+    # Probed with the existing connection: a new one would create a file if the hub's was moved away.
     look = partial(sqlite.find_trouble, file, sqlite.identify(file))
     return Database("sqlite", str(file), engine, sqlite.explain, migrating=migrating, look=look)
 
@@ -242,14 +237,14 @@ def _on_postgresql(address: str) -> Database:
         postgresql.name_place(address),
         postgresql.make_engine(address),
         postgresql.explain,
-        # A migration, or one of another hub that it waits for, may take any time.
+        # A migration may take any time, and so may waiting for that of another hub.
         migrating=postgresql.make_engine(address, keeps_connections=False, answers_in=None),
         probing=postgresql.make_engine(address, most=1, answers_in=PROBE_SECONDS, connects_in=PROBE_SECONDS),
     )
 
 
 class FleetStore:
-    """The rows of one fleet. All that asks the database raises Temporary where it does not answer."""
+    """The rows of one fleet. All queries raise Temporary if the database does not answer."""
 
     def __init__(self, database: Database, fleet: str = REAL) -> None:
         self._database = database
@@ -268,15 +263,15 @@ class FleetStore:
         order: Sequence[Any] = (),
         limit: int | None = None,
     ) -> list[T]:
-        """The fleet's rows of which all of `wanted` is true, as structs whose fields are columns of the table."""
+        """The fleet's rows for which all of `wanted` is true, as structs with the table's columns as fields."""
         columns = [table.c[name] for name in kind.__struct_fields__]
         found = select(*columns).where(table.c.fleet == self._fleet, *wanted).order_by(*order).limit(limit)
         return [kind(**row) for row in (await self._database.execute(found)).mappings()]
 
 
 async def delete_old(database: Database, table: Table, column: ColumnElement[Any], old: ColumnElement[bool]) -> int:
-    """Delete the rows that are `old` by `column`, a time; how many there were. Raises Temporary. The caller takes the
-    time from a `RetentionClock`."""
+    """Delete the rows whose time `column` is `old`; returns their number. Raises Temporary. The time comes from a
+    `RetentionClock`."""
     async with database.begin() as connection:
         found = select(func.count(), func.min(column), func.max(column)).select_from(table).where(old)
         count, first, last = (await connection.execute(found)).one()

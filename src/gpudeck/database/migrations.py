@@ -1,8 +1,7 @@
-"""Bring the tables of a database up to those of `schema.py`.
+"""Migrations: bring the tables of a database to the version of `schema.py`.
 
-New tables need nothing here but the next number as `NEWEST`. A change of a table that exists is a step in `STEPS`,
-never changed once released. There is no way back: an older gpudeck refuses the database, and needs the backup from
-before.
+A new table needs only the next number in `NEWEST`. A change of an existing table is a step in `STEPS`, never changed
+once released. There is no way back: an older gpudeck refuses the database and needs the backup.
 """
 
 import logging
@@ -21,18 +20,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OLDEST, NEWEST = "0018", "0025"
-"""`NEWEST` is the version of the tables in `schema.py`: a number, so that a newer gpudeck's is known as such. Tables
-from before `OLDEST` were never released."""
+"""`NEWEST` is the version of the tables in `schema.py`, a number, so that newer versions are recognised. Tables older
+than `OLDEST` were never released."""
 VERSION_TABLE = "gpudeck_version"
 MIGRATED = "the tables of the database went from version %s to %s"
 
 _LOCK = int.from_bytes(b"gpudeck")
-"""PostgreSQL knows locks by number."""
+"""PostgreSQL identifies advisory locks by number."""
 _version = Table(VERSION_TABLE, MetaData(), Column("version_num", String(32), primary_key=True))
 
 
 def is_newest(connection: Connection, place: str) -> bool:
-    """Whether there is nothing to migrate. Raises UsageError for a database that this gpudeck does not understand."""
+    """Whether there is nothing to migrate. Raises UsageError for a database of an unknown version."""
     found = _read_version(connection)
     if found is not None and found < OLDEST:
         raise UsageError(
@@ -48,7 +47,7 @@ def is_newest(connection: Connection, place: str) -> bool:
 
 
 def refuse_older(connection: Connection, place: str) -> None:
-    """Raises Outdated for tables of an older gpudeck, which may be in use by its hub. No tables at all are fine."""
+    """Raises Outdated for tables of an older gpudeck, whose hub may be running. An empty database is fine."""
     found = _read_version(connection)
     if found is not None and found < NEWEST:
         raise Outdated(
@@ -59,8 +58,9 @@ def refuse_older(connection: Connection, place: str) -> None:
 
 
 def migrate(connection: Connection, place: str, keep: Callable[[str], object] | None = None) -> None:
-    """Do what is missing, in the connection's transaction. Of hubs that start at once one does it: on PostgreSQL a lock
-    holds the others. `keep` is called with the version before anything changes; what it raises stops the migration."""
+    """Run the missing steps in the connection's transaction. If several hubs start at once, one of them does it: on
+    PostgreSQL a lock holds the others. `keep` is called with the version before anything changes; if it raises, nothing
+    is migrated."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
     if is_newest(connection, place):
@@ -72,7 +72,7 @@ def migrate(connection: Connection, place: str, keep: Callable[[str], object] | 
         keep(before)
     upgrade(connection, before or "")
     check_references(connection)
-    # A database that was empty is no news.
+    # An empty database is not worth a log line.
     log.log(logging.INFO if before else logging.DEBUG, MIGRATED, before or "none", NEWEST)
 
 
@@ -109,7 +109,7 @@ def upgrade(connection: Connection, before: str) -> None:
 
 
 def _keep_grants(operations: "Operations") -> None:
-    """What a provider gave out no longer ends with the session."""
+    """Grants of a provider no longer end with the session."""
     connection = operations.get_bind()
     metadata.tables["provider_grants"].create(connection)
     connection.execute(
@@ -123,12 +123,12 @@ def _keep_grants(operations: "Operations") -> None:
 
 
 STEPS: tuple[tuple[str, str, Callable[["Operations"], None]], ...] = (("0025", "provider_sessions", _keep_grants),)
-"""In their order: from which version on it is done, the table that it changes, and the change. A database without that
-table gets its newest form from `schema.py`."""
+"""In order: the version from which the step applies, the table that it changes, and the change. A database without that
+table gets it from `schema.py`."""
 
 
 def check_references(connection: Connection) -> None:
-    """SQLite checks none during a migration: a table that is filled anew would take along all that refers to it."""
+    """SQLite does not check references during a migration: refilling a table would delete all rows that refer to it."""
     if connection.dialect.name == "sqlite":
         broken = connection.execute(text("PRAGMA foreign_key_check")).all()
         if broken:

@@ -19,7 +19,7 @@ POOL_SIZE = 5
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 30.0
 WAIT_SECONDS = 10.0
-"""How long to wait for a connection while others in the hub use them all."""
+"""How long to wait for a connection while all are in use."""
 
 _SEE_SERVER = "Look at the server, and at what is between it and this machine."
 _SEE_ADDRESS = "Check `database` in gpudeck.yaml."
@@ -39,9 +39,9 @@ _NEXT_STEPS = {
     "XX001": _DAMAGED,  # a page
     "XX002": _DAMAGED,  # an index
 }
-"""By SQLSTATE, or by its first two characters, its class. Others are mistakes of ours."""
+"""By SQLSTATE, or its first two characters (the class). All others are bugs of ours."""
 _FOR_A_PERSON = ("28", "3D", "42")
-"""Classes that only another configuration, of the hub or of the server, can end."""
+"""Classes that only a changed configuration, of the hub or of the server, can resolve."""
 
 _HOST = r"(?:[\w.-]+|\[[\da-fA-F:.]+\])(?::\d+)?"
 _ADDRESS = re.compile(rf"postgres(?:ql)?://(?:[^?#]*@)?((?:{_HOST}(?:,{_HOST})*)?(?:/[\w.-]*)?)(?:\?.*)?")
@@ -55,11 +55,11 @@ def make_engine(
     connects_in: float = CONNECT_SECONDS,
     most: int = POOL_SIZE,
 ) -> AsyncEngine:
-    """At most `most` connections, each tried before it is used. `address` is read as PostgreSQL's own programs read
-    theirs. Raises UsageError where gpudeck[postgresql] is not installed."""
+    """At most `most` connections, each tested before use. `address` is parsed as PostgreSQL's own programs do. Raises
+    UsageError if gpudeck[postgresql] is not installed."""
     need("postgresql", "the setting `database`")
     few: dict[str, Any] = {"poolclass": AsyncAdaptedQueuePool, "pool_size": most, "max_overflow": 0}
-    # Without the ping each connection from before a restart of the server would fail once.
+    # Without the ping, each connection from before a restart of the server would fail once.
     few |= {"pool_pre_ping": True, "pool_timeout": WAIT_SECONDS}
     return create_async_engine(
         "postgresql+asyncpg://",
@@ -77,11 +77,11 @@ async def _connect(address: str, answers_in: float | None, connects_in: float) -
             address, timeout=connects_in, command_timeout=answers_in, server_settings={"application_name": "gpudeck"}
         )
     except FileNotFoundError as error:
-        # Neither says which file: that of a server's socket, or a certificate.
+        # Neither names the file: that of a server's socket, or a certificate.
         error.filename = "a certificate" if "sslrootcert=" in address or "sslcert=" in address else None
         raise
     except ValueError:
-        # Its text may have a part of the password, if that has a character which ends it.
+        # Its text may contain part of the password, if that contains a delimiter.
         raise UsageError(
             "the setting `database` is no address of a PostgreSQL server.",
             "It looks like postgresql://user:password@host:5432/gpudeck; @ : / ? # % in a password are written as %40 "
@@ -90,13 +90,13 @@ async def _connect(address: str, answers_in: float | None, connects_in: float) -
 
 
 def name_place(address: str) -> str:
-    """The address for people: without user, password and options, any of which may be secret."""
+    """The address for display: without user, password and options, any of which may be secret."""
     found = _ADDRESS.fullmatch(address)
     return f"postgresql://{found[1] if found else '…'}"
 
 
 def explain(error: BaseException) -> DatabaseTrouble | None:
-    """What keeps the database from answering; None for a mistake of ours, such as a column that does not exist."""
+    """Why the database does not answer; None for a bug of ours, such as a column that does not exist."""
     if isinstance(error, PoolTimeout):
         return DatabaseTrouble(f"is busy: all {POOL_SIZE} connections were in use for {WAIT_SECONDS:g} s", _AGAIN)
     cause = error.orig if isinstance(error, DBAPIError) else error
@@ -123,10 +123,10 @@ def _explain_network(error: OSError) -> DatabaseTrouble:
             f"has a certificate that is not trusted: {error.verify_message}", _SEE_ADDRESS, may_pass=False
         )
     if isinstance(error, FileNotFoundError):
-        # The socket file of a server that does not run comes back with it.
+        # The server creates its socket file when it starts.
         what = "a file that its address names is not there"
         return DatabaseTrouble(f"cannot be reached: {what}", _SEE_ADDRESS, may_pass=error.filename is None)
-    # asyncio says "Connect call failed" for every number.
+    # asyncio says "Connect call failed" for every error number.
     reason = os.strerror(error.errno).lower() if error.errno else str(error)
     return DatabaseTrouble(f"cannot be reached: {reason}", _SEE_SERVER, may_pass="rejected SSL" not in reason)
 

@@ -1,5 +1,5 @@
-"""The hub's own tables, the same on SQLite and PostgreSQL. A change here needs a migration. Times are Unix
-seconds. Of a password the argon2 hash is kept, of a token and a cookie the SHA-256 of 256 random bits."""
+"""The hub's own tables, the same on SQLite and PostgreSQL. A change here needs a migration. Times are Unix seconds.
+Passwords are stored as argon2 hashes, tokens and cookies as SHA-256 of their 256 random bits."""
 
 from typing import Final
 
@@ -29,8 +29,8 @@ metadata = MetaData(
     }
 )
 
-# SQLite counts ids up by itself only in a column of the type INTEGER. It would give the id of a deleted row again, were
-# it not for sqlite_autoincrement below: an old id in a log or in a hub's memory must never mean another row.
+# SQLite assigns ids only to a column of type INTEGER. Without sqlite_autoincrement below it would reuse the ids of
+# deleted rows: an old id in a log or in a hub's memory must never refer to another row.
 _Id = BigInteger().with_variant(Integer, "sqlite")
 
 accounts = Table(
@@ -46,7 +46,7 @@ accounts = Table(
     CheckConstraint("role IN ('viewer', 'user', 'admin')", name="role"),
     sqlite_autoincrement=True,
 )
-"""People. Their names are those they log in with, in lower case."""
+"""Users. Names are login names in lower case."""
 
 sessions = Table(
     "sessions",
@@ -59,7 +59,7 @@ sessions = Table(
     Column("user_agent", String(256), nullable=False, server_default=""),
     Index("ix_sessions_account_id", "account_id"),
 )
-"""Who is logged in, by the hash of the cookie."""
+"""Login sessions, by the hash of the cookie."""
 
 identities = Table(
     "identities",
@@ -89,7 +89,7 @@ provider_grants = Table(
     Index("ix_provider_grants_due_at", "due_at"),
     Index("ix_provider_grants_account_id", "account_id"),
 )
-"""What OIDC providers gave out at a login: with it the hub asks whether the user may go on."""
+"""What OIDC providers issued at a login: with it the hub asks whether the user may continue."""
 
 login_trials = Table(
     "login_trials",
@@ -98,7 +98,7 @@ login_trials = Table(
     Column("created_at", Float(53), nullable=False),
     Column("body", Text, nullable=False),  # JSON
 )
-"""Logins that admins try, for some minutes: another hub may be asked next."""
+"""Trial logins of admins, for some minutes: in a cluster, another hub may be asked next."""
 
 tokens = Table(
     "tokens",
@@ -117,7 +117,7 @@ tokens = Table(
     CheckConstraint("role IN ('agent', 'viewer', 'user', 'admin', 'calendar')", name="role"),
     sqlite_autoincrement=True,
 )
-"""What agents, scripts and calendars show instead of a password."""
+"""Tokens of agents, scripts and calendars."""
 
 provider_blocks = Table(
     "provider_blocks",
@@ -126,8 +126,8 @@ provider_blocks = Table(
     Column("at", Float(53), nullable=False),
     Column("reason", String(256), nullable=False),
 )
-"""Accounts that their provider no longer lets in: their tokens do not count, and those of LDAP are disabled, until the
-next login."""
+"""Accounts that their provider disabled. Their tokens do not count, and LDAP accounts are disabled, until the next
+login."""
 
 device_logins = Table(
     "device_logins",
@@ -160,7 +160,7 @@ audit = Table(
     Index("ix_audit_at", "at"),
     sqlite_autoincrement=True,
 )
-"""Who did what: logins, writes, tokens, changes of the configuration. Rows are added and, when old, deleted: never
+"""The audit log: logins, writes, tokens, changes of the configuration. Rows are added and, when old, deleted: never
 changed."""
 
 events = Table(
@@ -184,7 +184,7 @@ events = Table(
     Index("ix_events_fleet_host_id", "fleet", "host", "id"),
     Index("ix_events_fleet_gpu_id", "fleet", "gpu", "id"),
 )
-"""What happened in the fleet. An id begins with the time, so the primary key is the order in which they are listed."""
+"""Events of the fleet. Ids begin with the time, so the primary key is the order of lists."""
 
 reservations = Table(
     "reservations",
@@ -207,7 +207,7 @@ reservations = Table(
     Index("ix_reservations_fleet_end", "fleet", "end"),
     sqlite_autoincrement=True,
 )
-"""Who has GPUs for themselves, and when. The name of the user stays when the account goes."""
+"""Reservations. The name of the user stays when the account is deleted."""
 
 reservation_gpus = Table(
     "reservation_gpus",
@@ -218,7 +218,7 @@ reservation_gpus = Table(
     Column("label", String(32), nullable=False),
     Index("ix_reservation_gpus_uuid", "uuid"),
 )
-"""Which GPUs a reservation is of: it begins, ends and moves with all of them."""
+"""The GPUs of each reservation."""
 
 maintenance = Table(
     "maintenance",
@@ -237,7 +237,7 @@ maintenance = Table(
     Index("ix_maintenance_fleet_end", "fleet", "end"),
     sqlite_autoincrement=True,
 )
-"""Hosts and GPUs that are drained, from when until when, and why."""
+"""Maintenance windows: drained hosts and GPUs, with times and reasons."""
 
 host_notes = Table(
     "host_notes",
@@ -249,7 +249,7 @@ host_notes = Table(
     Column("written_at", Float(53), nullable=False),
     Column("written_by", String(160), nullable=False),
 )
-"""What admins noted about hosts, one short text each."""
+"""Notes of admins on hosts, one short text each."""
 
 idle_keeps = Table(
     "idle_keeps",
@@ -266,7 +266,7 @@ idle_keeps = Table(
     Index("ix_idle_keeps_fleet_end", "fleet", "end"),
     sqlite_autoincrement=True,
 )
-"""GPUs that their owners keep although they are idle."""
+"""Idle GPUs that their owners keep."""
 
 idle_ladders = Table(
     "idle_ladders",
@@ -275,7 +275,7 @@ idle_ladders = Table(
     Column("gpu", String(256), primary_key=True),
     Column("body", Text, nullable=False),  # JSON: since when it idles, and what was done
 )
-"""How far the idle policy has come with each idle GPU."""
+"""The steps of the idle policy taken for each idle GPU."""
 
 digests = Table(
     "digests",
@@ -286,7 +286,7 @@ digests = Table(
     Column("outcome", String(16), nullable=False),
     Column("done_at", Float(53), nullable=False),
 )
-"""Digests that were sent, or are not to be sent: each period once."""
+"""Digests that were sent or skipped: each period once."""
 
 queue_requests = Table(
     "queue_requests",
@@ -310,7 +310,7 @@ queue_requests = Table(
     UniqueConstraint("fleet", "key"),
     sqlite_autoincrement=True,
 )
-"""Who waits for GPUs, and what was granted to them until their process appears."""
+"""The queue: requests for GPUs, and what was granted to them until their process appears."""
 
 vesta_hosts = Table(
     "vesta_hosts",
@@ -321,7 +321,7 @@ vesta_hosts = Table(
     Column("created_at", Float(53), nullable=False),
     Column("seen_at", Float(53), nullable=False),  # to the hour
 )
-"""Hosts whose vesta senders have registered: a sender goes on with its id when the hub is started again."""
+"""Registered vesta senders: a sender keeps its id when the hub restarts."""
 
 vesta_spans = Table(
     "vesta_spans",
@@ -330,8 +330,7 @@ vesta_spans = Table(
     Column("start", Float(53), primary_key=True),
     Column("end", Float(53), nullable=False),
 )
-"""From when until when the past of a vesta host was imported: no sample of it is taken twice. Spans of one host do not
-touch."""
+"""The imported time spans of vesta hosts, so that no sample is imported twice. Spans of one host do not touch."""
 
 vesta_samples = Table(
     "vesta_samples",
@@ -340,7 +339,7 @@ vesta_samples = Table(
     Column("at", Float(53), primary_key=True),
     Column("body", LargeBinary, nullable=False),  # its GPUs as JSON in vesta's words, zlib
 )
-"""What was posted or imported of a vesta host, at its own times: the newest 1,000 of each."""
+"""The samples that vesta hosts posted or imported, at their own times: the newest 1,000 of each."""
 
 outbox = Table(
     "outbox",
@@ -364,7 +363,7 @@ outbox = Table(
     Index("ix_outbox_channel_state_due_at", "channel", "state", "due_at"),
     sqlite_autoincrement=True,
 )
-"""Messages on their way to people, and for a while those that arrived."""
+"""Messages to be delivered and, for a while, delivered ones."""
 
 personal_mutes = Table(
     "personal_mutes",
@@ -457,7 +456,7 @@ jobs = Table(
     Index("ix_jobs_fleet_start", "fleet", "start"),
     Index("ix_jobs_last_seen", "last_seen"),
 )
-"""What schedulers gave GPUs to: a row for each start of a job."""
+"""Jobs of schedulers: a row for each start of a job."""
 
 job_gpus = Table(
     "job_gpus",
@@ -491,7 +490,7 @@ job_usage = Table(
     Index("ix_job_usage_job_gpu_id", "job_gpu_id"),
     sqlite_with_rowid=False,
 )
-"""What each GPU of a job did in an hour: seconds, joules and byte-seconds. See `schedulers.jobs`."""
+"""The hourly use of each GPU of a job: seconds, joules and byte-seconds. See `schedulers.jobs`."""
 
 job_hosts = Table(
     "job_hosts",
@@ -514,7 +513,7 @@ hosts = Table(
     Column("last_report_at", Float(53), nullable=False),
     Column("is_down", Integer, nullable=False),
 )
-"""The real hosts that have reported, and when each last did. Rows are small: all of them are written once a minute."""
+"""The real hosts and the times of their last reports. Rows are small: all are written once a minute."""
 
 host_facts = Table(
     "host_facts",
@@ -545,11 +544,11 @@ cluster_leases = Table(
     Column("since", Float(53), nullable=False),
     Column("expires_at", Float(53), nullable=False),
 )
-"""Which hub of a cluster has which duty, and until when."""
+"""The owner of each duty in a cluster, and until when."""
 REAL: Final = "real"
-"""The fleet that is not simulated."""
+"""The name of the fleet that is not simulated."""
 
 
 def name_fleet(demo: int | None) -> str:
-    """`demo` is how many hosts are simulated, None when none are."""
+    """`demo` is how many hosts are simulated, None if none are."""
     return REAL if demo is None else f"demo-{demo}"

@@ -1,4 +1,4 @@
-"""The hub's tables in one file of its data folder. The library is part of Python: there is nothing to set up."""
+"""The hub's tables in one file of its data folder. SQLite is part of Python: there is nothing to set up."""
 
 import asyncio
 import contextlib
@@ -23,15 +23,15 @@ from gpudeck.model.errors import UsageError
 
 FILE_NAME = "gpudeck.db"
 LOCAL_NAME = "local.db"
-"""With a PostgreSQL server: what has to go on while that is away (alerts, messages, events that it did not take)."""
+"""Used with a PostgreSQL server, for what continues while that is unavailable: alerts and their messages."""
 BUSY_SECONDS = 10.0
-"""How long to wait for others: within the hub, and another process, such as the command line, that is writing."""
+"""How long to wait for other writers: within the hub, or another process such as the command line."""
 LOCKED_SECONDS = 3.0
-"""How long a running hub waits for another process: `/readyz` and the messages of alerts wait for this."""
+"""How long a running hub waits for another process: `/readyz` and alert messages wait for this."""
 MIN_ROOM_BYTES = 1 << 20
-"""With less on its disk the database counts as one that cannot be written: small changes may still find a place."""
+"""With less free space the database counts as not writable, although small changes may still fit."""
 
-# On DEBUG it writes every statement with its values, and there are hashes of passwords among them.
+# At DEBUG it logs every statement with its values, among them password hashes.
 logging.getLogger("aiosqlite").setLevel(logging.WARNING)
 
 _ANOTHER_FOLDER = "choose another folder with data_dir in gpudeck.yaml"
@@ -66,7 +66,7 @@ _REPLACED = DatabaseTrouble(
     "was replaced while the hub runs, and what is changed now will be lost: start the hub again", "", stops_all=False
 )
 BACKUP_FOLDER = "backups"
-"""In the data folder: the database as it was before each of the last migrations."""
+"""In the data folder: copies of the database from before the last migrations."""
 BACKUPS_KEPT = 3
 COPIED = "the database as it was with version %s is kept in %s"
 
@@ -74,9 +74,9 @@ COPIED = "the database as it was with version %s is kept in %s"
 def make_engine(
     file: Path, *, checks_foreign_keys: bool = True, keeps_connection: bool = True, waits: float | None = None
 ) -> AsyncEngine:
-    """Connections to the file: one, for which all wait in turn, or a new one each time. Another process that writes is
-    waited for up to `waits` seconds. Each transaction is the only one from its beginning: one that reads first and then
-    writes would otherwise fail when another wrote in between."""
+    """Connections to the file: one that is shared in turn, or a new one each time. Other processes that write are
+    waited for up to `waits` seconds. Transactions are exclusive from their beginning: otherwise one that reads before
+    it writes fails if another wrote in between."""
     engine = create_async_engine(
         URL.create("sqlite+aiosqlite", database=str(file)),  # not from text: a folder may have ? and # in its name
         async_creator=lambda: _connect(file, BUSY_SECONDS if waits is None else min(waits, BUSY_SECONDS)),
@@ -98,8 +98,8 @@ def make_engine(
 
 
 async def _connect(file: Path, waits: float) -> aiosqlite.Connection:
-    """Each connection has a thread of its own. A caller that is cancelled meanwhile waits until it is closed again:
-    else the thread would return it to an event loop that may be gone."""
+    """Each connection has its own thread. A caller that is cancelled meanwhile waits until it is closed: otherwise the
+    thread would return it to an event loop that may be gone."""
     connection = _make_connection(file, waits)
     opening = asyncio.ensure_future(_open(connection))
     try:
@@ -112,7 +112,8 @@ async def _connect(file: Path, waits: float) -> aiosqlite.Connection:
 
 
 def _make_connection(file: Path, waits: float) -> aiosqlite.Connection:
-    """A process ends without waiting for its thread: a thread that is made in a daemon is one, too."""
+    """The process must not wait for the connection's thread at exit: a thread that is started by a daemon thread is a
+    daemon, too."""
     made: list[aiosqlite.Connection] = []
     maker = Thread(target=lambda: made.append(aiosqlite.connect(file, timeout=waits)), daemon=True)
     maker.start()
@@ -122,17 +123,17 @@ def _make_connection(file: Path, waits: float) -> aiosqlite.Connection:
 
 async def _open(connection: aiosqlite.Connection) -> aiosqlite.Connection:
     opened = await connection
-    # A text that is damaged must not hide the rows around it.
+    # Damaged text must not hide the rows around it.
     opened.text_factory = partial(str, encoding="utf-8", errors="replace")
     return opened
 
 
 def make_file(file: Path) -> None:
-    """Make the file if it is not there. Only its owner can read it: there are hashes of passwords in it. SQLite gives
-    the same mode to the two files that it creates next to it. Raises OSError."""
+    """Create the file if it is not there, readable only by its owner, because it contains password hashes. SQLite gives
+    its two other files the same mode. Raises OSError."""
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        # One that was copied back from a backup is often readable by everybody.
+        # A file that was restored from a backup is often world-readable.
         if os.fstat(descriptor).st_uid == os.geteuid():
             os.fchmod(descriptor, 0o600)
     finally:
@@ -140,7 +141,7 @@ def make_file(file: Path) -> None:
 
 
 def identify(file: Path) -> tuple[int, int] | None:
-    """Which file it is; None where there is none."""
+    """The identity of the file; None if there is none."""
     try:
         found = file.stat()
     except OSError:
@@ -149,7 +150,7 @@ def identify(file: Path) -> tuple[int, int] | None:
 
 
 def find_trouble(file: Path, opened: tuple[int, int] | None) -> DatabaseTrouble | None:
-    """That it is not the file any more that was `opened`, or that its disk has no room left. Blocks."""
+    """Whether the file is no longer the one that was `opened`, or its disk is full. Blocks."""
     now = identify(file)
     if now != opened:
         return _GONE if now is None else _REPLACED
@@ -162,7 +163,7 @@ def find_trouble(file: Path, opened: tuple[int, int] | None) -> DatabaseTrouble 
 
 
 def explain(error: BaseException) -> DatabaseTrouble | None:
-    """What keeps the database from answering; None for a mistake of ours, such as a column that does not exist."""
+    """Why the database does not answer; None for a bug of ours, such as a column that does not exist."""
     if isinstance(error, PoolTimeout):
         return DatabaseTrouble(f"is busy: others in the hub used it for {BUSY_SECONDS:g} s", "Try again.")
     cause = error.orig if isinstance(error, DBAPIError) else error
@@ -171,9 +172,9 @@ def explain(error: BaseException) -> DatabaseTrouble | None:
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """A new file `target`, which only its owner can read, with all that was committed in `source` when this began. One
-    step of SQLite's own backup: writers go on meanwhile. The copy is one file, with no second file. Blocks. Raises
-    sqlite3.Error and OSError; then there is no target."""
+    """Copy everything committed in `source` to a new file `target`, readable only by its owner, while others write
+    (SQLite's online backup, in one step). The copy is a single file. Blocks. Raises sqlite3.Error and OSError; then
+    there is no target."""
     os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     try:
         with contextlib.closing(open_to_read(source)) as opened, contextlib.closing(sqlite3.connect(target)) as copy:
@@ -185,18 +186,19 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def open_to_read(file: Path) -> sqlite3.Connection:
-    """A connection that cannot write. The caller closes it. Raises sqlite3.Error where there is no file."""
+    """A read-only connection. The caller closes it. Raises sqlite3.Error if there is no file."""
     return sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=BUSY_SECONDS)
 
 
 def keep_before_migration(file: Path, version: str) -> Path:
-    """A copy in the folder of backups; the oldest of more than KEPT go. Raises UsageError: then nothing may change."""
+    """Copy the file to the backup folder, and delete the oldest if there are more than KEPT. Raises UsageError: then
+    nothing may change."""
     folder = file.with_name(BACKUP_FOLDER)
     stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     copy = folder / f"{file.stem}-{version}-{stamp}{file.suffix}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        copy.unlink(missing_ok=True)  # of a migration that failed within the same second
+        copy.unlink(missing_ok=True)  # left by a migration that failed within the same second
         copy_file(file, copy)
         _belong_to_owner_of(file, folder, copy)
         _forget_oldest(folder, f"{file.stem}-[0-9]*{file.suffix}", newest=copy)
@@ -210,7 +212,7 @@ def keep_before_migration(file: Path, version: str) -> Path:
 
 
 def _belong_to_owner_of(file: Path, *made: Path) -> None:
-    """What root makes, with a command, is the hub's to clear away."""
+    """Files that root creates with a command must belong to the hub."""
     owner = file.stat()
     if os.geteuid() == 0:
         for path in made:
@@ -218,7 +220,7 @@ def _belong_to_owner_of(file: Path, *made: Path) -> None:
 
 
 def _forget_oldest(folder: Path, pattern: str, newest: Path) -> None:
-    """`newest` stays, also where the clock says that it is the oldest."""
+    """`newest` stays, even if the clock says that it is the oldest."""
     others = (path for path in folder.glob(pattern) if path != newest)
     by_age = sorted(others, key=lambda path: (path.stat().st_mtime_ns, path.name))
     for path in by_age[: 1 - BACKUPS_KEPT]:
