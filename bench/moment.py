@@ -24,7 +24,6 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import EVERYTHING
 from gpudeck.history.base import MomentQuery, Store
 from gpudeck.history.embedded.store import EmbeddedStore
-from gpudeck.history.hour import find_moment
 from gpudeck.history.past_fleet import PastContext
 from gpudeck.history.sample import ALL_NAMES
 from gpudeck.model.cpu_budget import THREAD_SECONDS
@@ -41,7 +40,7 @@ def whole_hours(store: Store, at: float) -> int:
     with store.view() as view:
         hosts = view.hosts()
         hours = (hour for host in hosts for hour in view.hours(host, at, at + 1, ALL_NAMES, runs=True))
-        return sum(find_moment(hour, at) is not None for hour in hours)
+        return sum(bool(hour.times.searchsorted(at, side="right")) for hour in hours)
 
 
 def measure(path: Path, now: float, hosts: int) -> list[Row]:

@@ -14,12 +14,17 @@ from gpudeck.history.codec import Damaged, add_checksum, encode_matrix
 from gpudeck.history.hour import (
     HOUR_VERSION,
     Hour,
+    HourMoment,
+    RunMoment,
     RunSlice,
     decode_hour,
     decode_moments,
     encode_hour,
-    find_moment,
+    find_since,
+    make_values,
+    or_none,
 )
+from gpudeck.history.sample import GPU_NAMES, HOST_NAMES
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from history.hours import START, assert_same, make_hour, make_run
 
@@ -79,6 +84,29 @@ def test_gaps_changing_states_and_runs_come_back() -> None:
 def test_an_hour_with_next_to_nothing_comes_back(gpus: int, samples: int) -> None:
     hour = make_hour(gpus, samples)
     assert_same_hour(decode_hour(encode_hour(hour)), hour)
+
+
+def find_moment(hour: Hour, at: float) -> HourMoment | None:
+    place = int(np.searchsorted(hour.times, at, side="right")) - 1
+    if place < 0:
+        return None
+    nothing = np.full((len(hour.gpus), len(hour.times)), np.nan)
+    table = np.array([hour.metrics.get(name, nothing)[:, place] for name in GPU_NAMES]).T
+    own = np.array([[line[place] if (line := hour.host.get(name)) is not None else np.nan for name in HOST_NAMES]])
+    return HourMoment(
+        float(hour.times[place]),
+        float(hour.covered[place]),
+        hour.gpus,
+        hour.states[:, place].tolist(),
+        find_since(hour.times, hour.states, place),
+        make_values(table, is_host=False),
+        make_values(own, is_host=True)[0],
+        [
+            RunMoment(one.run, one.gpu, *or_none(np.array([one.memory[place], one.utilization[place]])))
+            for one in hour.runs
+            if one.present[place]
+        ],
+    )
 
 
 @pytest.mark.parametrize("metrics", [None, frozenset({"power_watts", "host_cpu_percent"})])

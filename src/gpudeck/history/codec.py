@@ -9,6 +9,7 @@ import math
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache, lru_cache
+from itertools import compress
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -112,14 +113,21 @@ def decode_matrix(blob: bytes) -> Floats:
     return _unpack_matrix(_open(blob))
 
 
-def decode_columns(blobs: Sequence[bytes], places: Sequence[int]) -> Floats:
-    """One sample of all rows of each matrix, one matrix after another: `decode_matrix(blob)[:, place]` of each in a
-    part of the time. Raises Damaged."""
+def decode_columns(blobs: Sequence[bytes], places: Sequence[int]) -> tuple[Floats, list[int]]:
+    """One sample of all rows of each matrix, one matrix after another, as `decode_matrix(blob)[:, place]` of each in a
+    part of the time; and the number of rows of each. Raises Damaged."""
     constants = [_read_constant(blob) if len(blob) <= _SHORT else None for blob in blobs]
-    if all(one is not None and 0 <= place < one[1] for one, place in zip(constants, places, strict=True)):
-        known = [one for one in constants if one is not None]
-        return np.repeat([value for _, _, value in known], [rows for rows, _, _ in known])
-    return _unpack_columns([_open(blob) for blob in blobs], places)
+    is_varying = [constant is None for constant in constants]
+    packed = [_open(blob) for blob in compress(blobs, is_varying)]
+    rest = iter(packed)
+    shapes = [constant or ((one := next(rest)).rows, one.samples, math.nan) for constant in constants]
+    for (_, samples, _), place in zip(shapes, places, strict=True):
+        if not 0 <= place < samples:
+            raise Damaged(f"a matrix of {samples} samples has none at {place}")
+    rows = [count for count, _, _ in shapes]
+    values: Floats = np.repeat([value for _, _, value in shapes], rows)
+    values[np.repeat(is_varying, rows)] = _unpack_columns(packed, list(compress(places, is_varying)))
+    return values, rows
 
 
 @lru_cache(maxsize=8192)
@@ -186,8 +194,12 @@ def to_steps(values: Floats, short: float) -> Floats:
         return np.rint(values * -short if short < 0 else values / short)
 
 
-def from_steps(steps: NDArray[Any], short: float) -> Floats:
-    """A part of one is divided by, which is exact: 3 x 0.1 is not 0.3."""
+def from_steps(steps: NDArray[Any], short: "float | Floats") -> Floats:
+    """A part of one is divided by, which is exact: 3 x 0.1 is not 0.3. `short` may be one a value."""
+    if isinstance(short, np.ndarray):
+        for one in set(short.tolist()):
+            full_precision(one)
+        return np.where(short < 0, steps / -short, steps * short)
     precision = full_precision(short)
     values: Floats = np.divide(steps, float(-short)) if short < 0 else np.multiply(steps, precision)
     return values
@@ -308,20 +320,13 @@ def _unpack_matrix(packed: _PackedMatrix) -> Floats:
 
 def _unpack_columns(matrices: Sequence[_PackedMatrix], places: Sequence[int]) -> Floats:
     """All at once: a call of numpy costs more than the eight numbers of most hosts."""
-    for one, place in zip(matrices, places, strict=True):
-        if not 0 <= place < one.samples:
-            raise Damaged(f"a matrix of {one.samples} samples has none at {place}")
-    rows = np.array([one.rows for one in matrices], np.int64)
-    owner = np.repeat(np.arange(len(matrices)), rows)
+    if any(one.flags & _NOTHING for one in matrices):
+        raise Damaged("a matrix without values has some")
+    owner = np.repeat(np.arange(len(matrices)), [one.rows for one in matrices])
     whole = _join_bases(matrices, owner)
-    if any(one.steps for one in matrices):
-        _add_steps(whole, matrices, places)
-    shorts = np.array([one.precision for one in matrices], np.float64)
-    values = np.empty(len(whole))
-    for short in np.unique(shorts).tolist():
-        mine = slice(None) if (shorts == short).all() else (shorts == short)[owner]
-        values[mine] = from_steps(whole[mine], short)
-    if any(one.flags & (_GAPS | _NOTHING) for one in matrices):
+    _add_steps(whole, matrices, places)
+    values = from_steps(whole, np.array([one.precision for one in matrices], np.float64)[owner])
+    if any(one.flags & _GAPS for one in matrices):
         bits = b"".join(map(_known_bits, matrices, places))
         masks = np.array([0x80 >> place % 8 for place in places], np.uint8)
         values[(np.frombuffer(bits, np.uint8) & masks[owner]) == 0] = np.nan
@@ -329,20 +334,20 @@ def _unpack_columns(matrices: Sequence[_PackedMatrix], places: Sequence[int]) ->
 
 
 def _known_bits(packed: _PackedMatrix, place: int) -> bytes:
-    if packed.flags & _NOTHING or not packed.flags & _GAPS:
-        return (b"\x00" if packed.flags & _NOTHING else b"\xff") * packed.rows
+    if not packed.flags & _GAPS:
+        return b"\xff" * packed.rows
     width = (packed.samples + 7) // 8
     return _inflate(packed.known, packed.rows * width)[place // 8 :: width]
 
 
 def _join_bases(matrices: Sequence[_PackedMatrix], owner: _Whole) -> _Whole:
-    planes = [[] if one.flags & (_ONE_BASE | _NOTHING) else one.bases for one in matrices]
+    planes = [[] if one.flags & _ONE_BASE else one.bases for one in matrices]
     signed = _unzigzag(_join_planes(planes, [one.rows for one in matrices]))
     sums = np.cumsum(signed)
     # Each matrix begins anew.
     first = np.flatnonzero(np.diff(owner, prepend=-1))
     whole: _Whole = sums - np.repeat(sums[first] - signed[first], np.diff(first, append=len(owner)))
-    alone = [_one_base(one) if one.flags & _ONE_BASE and not one.flags & _NOTHING else 0 for one in matrices]
+    alone = [_one_base(one) if one.flags & _ONE_BASE else 0 for one in matrices]
     whole += np.array(alone, np.int64)[owner]
     return whole
 
@@ -449,11 +454,6 @@ def unpack_names(packed: bytes) -> tuple[str, ...]:
         return msgspec.msgpack.decode(plain, type=tuple[str, ...])
     except (msgspec.DecodeError, zlib.error) as error:
         raise Damaged(f"names cannot be read: {error}") from error
-
-
-@lru_cache(maxsize=64)
-def index_names(packed: bytes) -> dict[str, int]:
-    return {name: place for place, name in enumerate(unpack_names(packed))}
 
 
 def split_wanted(wanted: Collection[str] | None, names: Sequence[str], prefix: str = "") -> list[int]:

@@ -6,7 +6,8 @@ kept. Runs are three tables with a row per run and GPU: presence, memory, utiliz
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import compress
+from functools import lru_cache
+from itertools import accumulate, islice
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -27,7 +28,6 @@ from gpudeck.history.codec import (
     encode_matrix,
     find_precision,
     from_steps,
-    index_names,
     is_constant,
     pack_names,
     read_matrix,
@@ -255,139 +255,95 @@ def _read_states(packed: _PackedHour, samples: int) -> Bytes:
 
 
 def decode_moments(
-    bodies: Sequence[bytes], at: float, metrics: Collection[str] | None = None
+    bodies: Sequence[bytes], at: float, metrics: frozenset[str] | None = None
 ) -> list[HourMoment | None]:
-    """The last sample until `at` of each of these hours, as `find_moment` in a part of the time. Raises Damaged."""
+    """The last sample until `at` of each of these hours, None where an hour begins later. Raises Damaged."""
     hours = [_unpack_times(body) for body in bodies]
     places = [int((hour.start + millis / 1000).searchsorted(at, side="right")) - 1 for hour, millis, _ in hours]
-    found = iter(
-        _decode_places(
-            [one for one, place in zip(hours, places, strict=True) if place >= 0],
-            [place for place in places if place >= 0],
-            metrics,
-        )
-    )
+    there = [(*hour, place) for hour, place in zip(hours, places, strict=True) if place >= 0]
+    found = iter(_read_moments(there, metrics))
     return [None if place < 0 else next(found) for place in places]
 
 
-def _decode_places(
-    hours: Sequence[tuple[_PackedHour, Floats, Floats]], places: Sequence[int], metrics: Collection[str] | None
+def _read_moments(
+    hours: Sequence[tuple[_PackedHour, Floats, Floats, int]], metrics: frozenset[str] | None
 ) -> Iterator[HourMoment]:
-    packed = [hour for hour, _, _ in hours]
-    counts = [len(hour.gpus) for hour in packed]
-    ends = np.cumsum([0, *counts]).tolist()
-    states = np.nan_to_num(_read_columns([hour.states for hour in packed], places, counts)).astype(np.int64).tolist()
-    values = make_values(_read_metrics(packed, places, counts, metrics), is_host=False)
-    own = make_values(_read_own(packed, places, metrics), is_host=True)
-    runs = _read_runs(packed, places)
-    for row, ((hour, millis, beyond), place) in enumerate(zip(hours, places, strict=True)):
-        mine = slice(ends[row], ends[row + 1])
+    """All tables of all hours are decoded at once: a call of numpy costs more than the numbers of one host."""
+    shown = [_find_shown(hour.names, metrics, GPU_NAMES) for hour, *_ in hours]
+    shown_own = [_find_shown(hour.host_names, metrics, HOST_NAMES, HOST_PREFIX) for hour, *_ in hours]
+    tables = [_list_tables(hour, *of) for (hour, *_), *of in zip(hours, shown, shown_own, strict=True)]
+    places = [place for (*_, place), some in zip(hours, tables, strict=True) for _ in some]
+    values, row_counts = decode_columns([blob for some in tables for blob in some], places)
+    gpu_ends = list(accumulate((len(hour.gpus) for hour, *_ in hours), initial=0))
+    table, own = np.full((gpu_ends[-1], len(GPU_NAMES)), np.nan), np.full((len(hours), len(HOST_NAMES)), np.nan)
+    states, runs = list[list[int]](), list[list[RunMoment]]()
+    column, counts = _ColumnReader(values), iter(row_counts)
+    for row, (hour, *_) in enumerate(hours):
+        (_, columns), (of_host, host_columns) = shown[row], shown_own[row]
+        gpus, run_count = len(hour.gpus), 0 if hour.runs is None else len(hour.runs.runs)
+        own_count = len(hour.host_precisions) if of_host else 0
+        if sum(islice(counts, len(tables[row]))) != gpus * (1 + len(columns)) + own_count + 3 * run_count:
+            raise Damaged("the tables of an hour do not fit together")
+        states.append(np.nan_to_num(column.take(gpus)).astype(np.int64).tolist())
+        table[gpu_ends[row] : gpu_ends[row + 1], columns] = column.take(gpus * len(columns)).reshape(-1, gpus).T
+        if of_host:
+            steps, shorts = column.take(own_count), np.array(hour.host_precisions, np.float64)
+            own[row, host_columns] = from_steps(steps[of_host], shorts[of_host])
+        if hour.runs is not None:
+            runs.append(_read_runs(hour.runs, gpus, [column.take(run_count) for _ in range(3)]))
+        else:
+            runs.append([])
+    shown_values, own_values = make_values(table, is_host=False), make_values(own, is_host=True)
+    for row, (hour, millis, beyond, place) in enumerate(hours):
         times = hour.start + millis / 1000
-        since: list[float | None] = [None] * counts[row]
+        since: list[float | None] = [None] * len(hour.gpus)
         if not is_constant(hour.states):
             since = find_since(times, _read_states(hour, len(times)), place)
-        before = millis[place - 1] if place else 0.0
-        covered = float((beyond[place] + (millis[place] - before)) / 1000)
-        yield HourMoment(
-            float(times[place]), covered, hour.gpus, states[mine], since, values[mine], own[row], runs[row]
-        )
+        covered = float((beyond[place] + _since_before(millis)[place]) / 1000)
+        mine = shown_values[gpu_ends[row] : gpu_ends[row + 1]]
+        yield HourMoment(float(times[place]), covered, hour.gpus, states[row], since, mine, own_values[row], runs[row])
 
 
-def _read_columns(blobs: Sequence[bytes], places: Sequence[int], rows: Sequence[int]) -> Floats:
-    column = decode_columns(blobs, places)
-    if len(column) != sum(rows):
-        raise Damaged(f"tables have {len(column)} rows and not {sum(rows)}")
-    return column
+class _ColumnReader:
+    def __init__(self, values: Floats) -> None:
+        self._values, self._end = values, 0
+
+    def take(self, count: int) -> Floats:
+        self._end += count
+        return self._values[self._end - count : self._end]
 
 
-def _read_metrics(
-    hours: Sequence[_PackedHour], places: Sequence[int], counts: Sequence[int], metrics: Collection[str] | None
-) -> Floats:
-    owner = np.repeat(np.arange(len(hours)), counts)
-    table = np.full((len(owner), len(GPU_NAMES)), np.nan)
-    known = [index_names(hour.names) for hour in hours]
-    if any(len(names) != len(hour.metrics) for names, hour in zip(known, hours, strict=True)):
+@lru_cache(maxsize=256)
+def _find_shown(
+    packed: bytes, metrics: frozenset[str] | None, shown: tuple[str, ...], prefix: str = ""
+) -> tuple[list[int], list[int]]:
+    """The places of the wanted metrics among an hour's names, and those among the names of this release."""
+    names = unpack_names(packed)
+    known = [place for place in split_wanted(metrics, names, prefix) if names[place] in shown]
+    return known, [shown.index(names[place]) for place in known]
+
+
+def _list_tables(
+    hour: _PackedHour, shown: tuple[list[int], list[int]], shown_own: tuple[list[int], list[int]]
+) -> list[bytes]:
+    if len(unpack_names(hour.names)) != len(hour.metrics):
         raise Damaged("the names of metrics do not fit the metrics")
-    for column, name in enumerate(GPU_NAMES):
-        has = [name in names for names in known]
-        if (metrics is None or name in metrics) and any(has):
-            blobs = [hour.metrics[names[name]] for hour, names in compress(zip(hours, known, strict=True), has)]
-            rows = slice(None) if all(has) else np.array(has)[owner]
-            table[rows, column] = _read_columns(blobs, list(compress(places, has)), list(compress(counts, has)))
-    return table
-
-
-def _read_own(hours: Sequence[_PackedHour], places: Sequence[int], metrics: Collection[str] | None) -> Floats:
-    table = np.full((len(hours), len(HOST_NAMES)), np.nan)
-    wanted = [metrics is None or HOST_PREFIX + name in metrics for name in HOST_NAMES]
-    if not any(wanted):
-        return table
-    known = [index_names(hour.host_names) for hour in hours]
-    if any(len(names) != len(hour.host_precisions) for names, hour in zip(known, hours, strict=True)):
+    if len(unpack_names(hour.host_names)) != len(hour.host_precisions):
         raise Damaged("the names of the host's metrics do not fit the metrics")
-    steps = _read_columns([hour.host for hour in hours], places, [len(names) for names in known])
-    shorts = np.array([short for hour in hours for short in hour.host_precisions], np.float64)
-    values = np.empty(len(steps))
-    for short in np.unique(shorts).tolist():
-        values[shorts == short] = from_steps(steps[shorts == short], short)
-    first = 0
-    for row, names in enumerate(known):
-        for column, (name, is_wanted) in enumerate(zip(HOST_NAMES, wanted, strict=True)):
-            if is_wanted and name in names:
-                table[row, column] = values[first + names[name]]
-        first += len(names)
-    return table
+    runs = () if hour.runs is None else (*hour.runs.present, *hour.runs.memory, *hour.runs.utilization)
+    own = [hour.host] if shown_own[0] else []
+    return [hour.states, *(hour.metrics[place] for place in shown[0]), *own, *runs]
 
 
-def _read_runs(hours: Sequence[_PackedHour], places: Sequence[int]) -> list[list[RunMoment]]:
-    found: list[list[RunMoment]] = [[] for _ in hours]
-    some = [(row, hour.runs) for row, hour in enumerate(hours) if hour.runs is not None and hour.runs.runs]
-    for row, runs in some:
-        if len(runs.rows) != len(runs.runs) or not all(0 <= gpu < len(hours[row].gpus) for gpu in runs.rows):
-            raise Damaged("the runs of an hour do not fit together")
-    counts = [len(runs.runs) for _, runs in some]
-    present, memory, utilization = (
-        (
-            or_none(
-                _read_columns(
-                    [part for parts in all_parts for part in parts],
-                    [places[row] for (row, _), parts in zip(some, all_parts, strict=True) for _ in parts],
-                    counts,
-                )
-            )
-            for all_parts in zip(*((runs.present, runs.memory, runs.utilization) for _, runs in some), strict=True)
-        )
-        if some
-        else ([], [], [])
-    )
-    owners = [(row, run, gpu) for row, runs in some for run, gpu in zip(runs.runs, runs.rows, strict=True)]
-    for (row, run, gpu), is_there, bytes_, percent in zip(owners, present, memory, utilization, strict=True):
-        if is_there:
-            found[row].append(RunMoment(run, gpu, bytes_, percent))
-    return found
+def _read_runs(runs: _Runs, gpus: int, columns: Sequence[Floats]) -> list[RunMoment]:
+    _check_runs(runs, gpus)
+    rows = zip(runs.runs, runs.rows, *map(or_none, columns), strict=True)
+    return [RunMoment(run, gpu, memory, percent) for run, gpu, is_there, memory, percent in rows if is_there]
 
 
-def find_moment(hour: Hour, at: float) -> HourMoment | None:
-    place = int(np.searchsorted(hour.times, at, side="right")) - 1
-    if place < 0:
-        return None
-    nothing = np.full((len(hour.gpus), len(hour.times)), np.nan)
-    table = np.array([hour.metrics.get(name, nothing)[:, place] for name in GPU_NAMES]).T
-    own = np.array([[line[place] if (line := hour.host.get(name)) is not None else np.nan for name in HOST_NAMES]])
-    return HourMoment(
-        float(hour.times[place]),
-        float(hour.covered[place]),
-        hour.gpus,
-        hour.states[:, place].tolist(),
-        find_since(hour.times, hour.states, place),
-        make_values(table, is_host=False),
-        make_values(own, is_host=True)[0],
-        [
-            RunMoment(one.run, one.gpu, *or_none(np.array([one.memory[place], one.utilization[place]])))
-            for one in hour.runs
-            if one.present[place]
-        ],
-    )
+def _check_runs(runs: _Runs, gpus: int) -> None:
+    if len(runs.rows) != len(runs.runs) or not all(0 <= row < gpus for row in runs.rows):
+        raise Damaged("the runs of an hour do not fit together")
 
 
 def make_values(table: Floats, *, is_host: bool) -> list[Values]:
@@ -435,8 +391,8 @@ def _unpack_runs(packed: _Runs, shape: tuple[int, int]) -> list[RunSlice]:
         for parts in (packed.present, packed.memory, packed.utilization)
         if parts
     ]
-    is_whole = [table.shape for table in tables] == [(len(packed.runs), samples)] * 3
-    if not is_whole or len(packed.rows) != len(packed.runs) or not all(0 <= row < gpus for row in packed.rows):
+    _check_runs(packed, gpus)
+    if [table.shape for table in tables] != [(len(packed.runs), samples)] * 3:
         raise Damaged("the runs of an hour do not fit together")
     present, memory, utilization = tables
     return list(map(RunSlice, packed.runs, packed.rows, present > 0, memory, utilization))

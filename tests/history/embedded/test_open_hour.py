@@ -48,7 +48,7 @@ def open_hour(rows: Sequence[Row], batches_in_piece: int = NEVER_SEEN) -> OpenHo
         loose.append(row.batch())
         hour.note(row.at, number, 0.0)
         if number % batches_in_piece == 0:
-            hour.slices += [found for host, start, found in loose.pack() if (host, start) == (HOST, START)]
+            hour.parts += [found for host, start, found in loose.pack() if (host, start) == (HOST, START)]
             loose.clear()
     return hour
 

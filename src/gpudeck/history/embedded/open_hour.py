@@ -74,69 +74,7 @@ class Piece(Struct):
         return unpack_steps(_decode(found, self.width)[rows, places], step)
 
 
-class PieceSlice(Struct, frozen=True):
-    """The samples of one host in a piece: its row, and the first of its GPUs and runs."""
-
-    piece: Piece
-    gpu_runs: GpuRuns
-    count: int
-    row: int
-    gpu: int
-    run: int
-
-    @property
-    def source(self) -> Piece:
-        return self.piece
-
-    def first(self, kind: int) -> int:
-        """Its first row of that kind."""
-        return self.row if kind <= OF_HOST else self.run if kind == OF_RUN else self.gpu
-
-    def read(self, key: MatrixKey, step: float, cache: MatrixCache) -> "Floats | float":
-        known = cache.get(id(self.piece))
-        if known is None:
-            known = cache[id(self.piece)] = {}
-        found = known.get(key)
-        if found is None:
-            found = known[key] = self.piece.read(key, step)
-        if isinstance(found, float):
-            return found
-        kind, first = key[0], self.first(key[0])
-        rows = 1 if kind <= OF_HOST else len(self.gpu_runs.pairs) if kind == OF_RUN else len(self.gpu_runs.gpus)
-        return found[first : first + rows, : self.count]
-
-
-class LooseSample(Struct, frozen=True):
-    batch: SampleBatch
-    place: int
-    count: int = 1
-
-    @property
-    def time(self) -> float:
-        return float(self.batch.times[self.place])
-
-    @property
-    def gpu_runs(self) -> GpuRuns:
-        return self.batch.gpu_runs[self.place]
-
-    @property
-    def source(self) -> SampleBatch:
-        return self.batch
-
-    def first(self, kind: int) -> int:
-        """Its first row of that kind."""
-        starts = self.batch.run_starts if kind == OF_RUN else self.batch.gpu_starts
-        return self.place if kind <= OF_HOST else int(starts[self.place])
-
-    def read(self, key: MatrixKey, step: float, cache: MatrixCache) -> "Floats | float":
-        kind, first = key[0], self.first(key[0])
-        starts = self.batch.run_starts if kind == OF_RUN else self.batch.gpu_starts
-        end = first + 1 if kind <= OF_HOST else int(starts[self.place + 1])
-        found = read_batch(self.batch, key, step, slice(first, end))
-        return found if isinstance(found, float) else found[:, None]
-
-
-def read_batch(batch: SampleBatch, key: MatrixKey, step: float, rows: slice | Indexes) -> "Floats | float":
+def pick_of_batch(batch: SampleBatch, key: MatrixKey, step: float, rows: slice | Indexes) -> "Floats | float":
     kind, name = key
     if kind == MOMENT:
         return (batch.times if name == TIMES else batch.intervals)[rows]
@@ -145,14 +83,45 @@ def read_batch(batch: SampleBatch, key: MatrixKey, step: float, rows: slice | In
     return (batch.own, batch.table, batch.runs)[(OF_HOST, OF_GPU, OF_RUN).index(kind)].column(name, rows, step)
 
 
-Part = PieceSlice | LooseSample
-"""Some samples of one host, all of the same GPUs and runs."""
+class HourPart(Struct, frozen=True):
+    """Some samples of one host, all of the same GPUs and runs: `count` in a piece, or one in a batch. Its rows there
+    begin at `row`, those of its GPUs and runs at `gpu` and `run`."""
+
+    source: Piece | SampleBatch
+    gpu_runs: GpuRuns
+    count: int
+    row: int
+    gpu: int
+    run: int
+
+    def rows(self, kind: int) -> slice:
+        if kind <= OF_HOST:
+            return slice(self.row, self.row + 1)
+        if kind == OF_RUN:
+            return slice(self.run, self.run + len(self.gpu_runs.pairs))
+        return slice(self.gpu, self.gpu + len(self.gpu_runs.gpus))
+
+    def read(self, key: MatrixKey, step: float, cache: MatrixCache) -> "Floats | float":
+        """A row per GPU or run, a column per sample; or one number for all. `cache` keeps the matrices of pieces."""
+        if isinstance(self.source, SampleBatch):
+            values = pick_of_batch(self.source, key, step, self.rows(key[0]))
+            return values if isinstance(values, float) else values[:, None]
+        known = cache.setdefault(id(self.source), {})
+        found = known.get(key)
+        if found is None:
+            found = known[key] = self.source.read(key, step)
+        return found if isinstance(found, float) else found[self.rows(key[0]), : self.count]
+
+
+def _part_of_batch(batch: SampleBatch, place: int) -> HourPart:
+    starts = int(batch.gpu_starts[place]), int(batch.run_starts[place])
+    return HourPart(batch, batch.gpu_runs[place], 1, place, *starts)
 
 
 class _Assembly:
     """One hour out of parts: in order of time, every moment once, of all GPUs that any of them has."""
 
-    def __init__(self, parts: Sequence[Part], cache: MatrixCache | None) -> None:
+    def __init__(self, parts: Sequence[HourPart], cache: MatrixCache | None) -> None:
         self._parts = parts
         self._cache: MatrixCache = {} if cache is None else cache
         ends = np.cumsum([0, *(part.count for part in parts)]).tolist()
@@ -265,7 +234,7 @@ class LooseBatches:
     def is_full(self) -> bool:
         return len(self.batches) >= _MAX_BATCHES or self._rows >= _MAX_LOOSE
 
-    def pack(self) -> Iterator[tuple[int, int, PieceSlice]]:
+    def pack(self) -> Iterator[tuple[int, int, HourPart]]:
         """Host and hour of each slice of the new pieces. The batches stay until `clear`."""
         if self.batches:
             yield from _PiecePacker(self.batches).run()
@@ -273,20 +242,21 @@ class LooseBatches:
     def clear(self) -> None:
         self.batches, self.oldest, self._rows = [], math.inf, 0
 
-    def newest_until(self, at: float) -> "dict[int, LooseSample]":
-        found: dict[int, tuple[float, LooseSample]] = {}
+    def newest_until(self, at: float) -> dict[int, tuple[float, HourPart]]:
+        """The last sample of each host until then, and its time."""
+        found: dict[int, tuple[float, SampleBatch, int]] = {}
         for batch in list(self.batches):
             for place in np.flatnonzero(batch.times <= at).tolist():
                 host, time = int(batch.hosts[place]), float(batch.times[place])
                 if host not in found or found[host][0] < time:
-                    found[host] = time, LooseSample(batch, place)
-        return {host: sample for host, (_, sample) in found.items()}
+                    found[host] = time, batch, place
+        return {host: (time, _part_of_batch(batch, place)) for host, (time, batch, place) in found.items()}
 
-    def samples(self, host: int, start: int) -> Iterator[LooseSample]:
+    def samples(self, host: int, start: int) -> Iterator[HourPart]:
         for batch in self.batches:
             for place in np.flatnonzero(batch.hosts == host).tolist():
                 if start <= batch.times[place] < start + SECONDS:
-                    yield LooseSample(batch, place)
+                    yield _part_of_batch(batch, place)
 
 
 class _Segment(Struct):
@@ -304,7 +274,7 @@ class _PiecePacker:
         self._gpu_runs = [one for batch in batches for one in batch.gpu_runs]
         self._compress = zstandard.ZstdCompressor(level=1).compress
 
-    def run(self) -> list[tuple[int, int, PieceSlice]]:
+    def run(self) -> list[tuple[int, int, HourPart]]:
         segments, slices = self._divide()
         batches = self._batches
         for place, name in ((TIMES, "times"), (INTERVALS, "intervals")):
@@ -319,7 +289,7 @@ class _PiecePacker:
                 self._fill(segments, (kind, place), rows, column)
         return slices
 
-    def _divide(self) -> tuple[list[_Segment], list[tuple[int, int, PieceSlice]]]:
+    def _divide(self) -> tuple[list[_Segment], list[tuple[int, int, HourPart]]]:
         """A host's samples with the same GPUs and runs are a row; rows of neighbours share a piece."""
         batches = self._batches
         hosts = np.concatenate([batch.hosts for batch in batches])
@@ -337,7 +307,7 @@ class _PiecePacker:
         gpu_starts, gpu_counts = self._offsets("gpu_starts")
         run_starts, run_counts = self._offsets("run_starts")
         segments: list[_Segment] = []
-        slices: list[tuple[int, int, PieceSlice]] = []
+        slices: list[tuple[int, int, HourPart]] = []
         for first, end in pairwise(cuts):
             mine = counts[first:end]
             width = int(mine.max())
@@ -347,7 +317,7 @@ class _PiecePacker:
             piece = Piece(len(mine), width, {})
             segments.append(_Segment(piece, samples, gpus, runs))
             for row, (sample, count) in enumerate(zip(samples[:, 0].tolist(), mine.tolist(), strict=True)):
-                found = PieceSlice(piece, self._gpu_runs[sample], count, row, gpu_rows[row], run_rows[row])
+                found = HourPart(piece, self._gpu_runs[sample], count, row, gpu_rows[row], run_rows[row])
                 slices.append((int(hosts[sample]), int(starts[sample]) * SECONDS, found))
         return segments, slices
 
@@ -451,7 +421,7 @@ class OpenHour:
         self.is_late = is_late
         self.touched_at = 0.0
         self.newest = 0.0
-        self.slices: list[PieceSlice] = []
+        self.parts: list[HourPart] = []
         self.loose = loose
         self.samples = 0
         self._cached: dict[Hashable, tuple[int, Any]] = {}
@@ -491,4 +461,4 @@ class OpenHour:
         called from any thread. `cache` keeps what neighbours need too."""
         # The loose ones first: what is packed in between is then there twice, which the order of times takes out again.
         loose = list(self.loose.samples(self.host, self.start))
-        return _Assembly([*self.slices, *loose], cache).hour(self.start, self.before, metrics, runs=runs)
+        return _Assembly([*self.parts, *loose], cache).hour(self.start, self.before, metrics, runs=runs)

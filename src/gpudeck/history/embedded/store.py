@@ -264,7 +264,7 @@ def view_file(path: Path) -> "Iterator[HistoryView]":
                     open_hours[number, start] = hour
         for number, start, packed in loose.pack():
             if (number, start) in open_hours:
-                open_hours[number, start].slices.append(packed)
+                open_hours[number, start].parts.append(packed)
         loose.clear()
         yield HistoryView(connection, keys, open_hours)
 

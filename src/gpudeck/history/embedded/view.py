@@ -15,8 +15,8 @@ import numpy as np
 from gpudeck.history.base import KnownGpu, KnownHost, KnownRun, PastRun, RunSpan, UsageAmounts, UseKey
 from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded.keys import KeyRegistry, OpenRun, split_gpus
-from gpudeck.history.embedded.open_hour import HourSummary, LooseSample, OpenHour
-from gpudeck.history.embedded.open_moments import OpenMoments
+from gpudeck.history.embedded.open_hour import HourPart, HourSummary, OpenHour
+from gpudeck.history.embedded.open_moments import find_open_moments
 from gpudeck.history.embedded.seal import NO_MODEL, USE_SUMS, read_layout, uses_of
 from gpudeck.history.embedded.tables import WRONG, convert_rows, is_sound, key_of, keys_between, split_key
 from gpudeck.history.hour import (
@@ -105,7 +105,7 @@ class HistoryView:
         self.damage = damage or DamageLog()
         self._keys = keys
         self._until = until
-        self._loose: tuple[float, dict[int, LooseSample]] | None = None
+        self._loose: tuple[float, dict[int, tuple[float, HourPart]]] | None = None
         self._open_hours = {
             key: one
             for key, one in open_hours.items()
@@ -167,7 +167,7 @@ class HistoryView:
         for open_hour in checkpointed(open_hours.values()):
             yield open_hour.snapshot(metrics, runs=runs)
 
-    def moments(self, hosts: Sequence[int], at: float, metrics: Collection[str] | None) -> dict[int, HourMoment]:
+    def moments(self, hosts: Sequence[int], at: float, metrics: frozenset[str] | None) -> dict[int, HourMoment]:
         """The last sample of each of these hosts until `at`, of those that have one."""
         found: dict[int, HourMoment] = {}
         left = dict.fromkeys(hosts, at)
@@ -185,13 +185,12 @@ class HistoryView:
                 else:
                     opened.append(open_hour)
             found |= self._sealed_moments({host: sealed[host] for host in alone}, at, metrics)
-            some = OpenMoments(at, metrics, self._loose_at(at, opened)).find(opened)
-            found |= {one.host: moment for one, moment in zip(opened, some, strict=True) if moment is not None}
+            found |= find_open_moments(opened, at, metrics, self._loose_at(at, opened))
             left = {host: begin - 1.0 for host, begin in begins.items() if host not in found}
         return found
 
     def _sealed_moments(
-        self, bodies: Mapping[int, tuple[int, bytes]], at: float, metrics: Collection[str] | None
+        self, bodies: Mapping[int, tuple[int, bytes]], at: float, metrics: frozenset[str] | None
     ) -> dict[int, HourMoment]:
         """All at once; where one is damaged, each by itself."""
         try:
@@ -215,7 +214,7 @@ class HistoryView:
             rows += self.connection.execute(question, (key_of(split_key(key)[0], 0), key)).fetchall()
         return {host: (start, body) for key, body in rows for host, start in [split_key(key)]}
 
-    def _loose_at(self, at: float, hours: Sequence[OpenHour]) -> dict[int, LooseSample]:
+    def _loose_at(self, at: float, hours: Sequence[OpenHour]) -> dict[int, tuple[float, HourPart]]:
         if hours and (self._loose is None or self._loose[0] != at):
             self._loose = at, hours[0].loose.newest_until(at)
         return {} if self._loose is None else self._loose[1]

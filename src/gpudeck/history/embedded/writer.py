@@ -299,7 +299,7 @@ class EmbeddedWriter:
     def _pack(self) -> None:
         # Readers find samples either way, perhaps both ways, never neither.
         for host, start, found in self._loose.pack():
-            self.open_hours[host, start].slices.append(found)
+            self.open_hours[host, start].parts.append(found)
         self._loose.clear()
 
     def _begin_hour(self, host: int, start: int, entry: int) -> OpenHour:
