@@ -8,7 +8,7 @@ from gpudeck.history.base import KnownGpu, KnownHost, KnownRun, UsageAmounts, Us
 from gpudeck.history.codec import Bytes, Floats
 from gpudeck.history.hour import BUSY, Hour, RunSlice
 from gpudeck.history.rollup import Quarters, hour_totals, quarter_totals, roll_up
-from gpudeck.history.totals import FLEET, StepTotals, TotalsStack, add_totals, stack_totals
+from gpudeck.history.totals import FLEET, StepTotals, TotalsStack, stack_totals, sum_totals
 
 T0 = 1_790_000_000 // 86_400 * 86_400
 """The beginning of a day."""
@@ -71,7 +71,7 @@ class FakePast:
         for _, hour in self._hours:
             for totals in quarter_totals(roll_up(only(hour, metrics, runs=False))):
                 known = found.get((FLEET, totals.start))
-                found[FLEET, totals.start] = totals if known is None else add_totals(known, totals)
+                found[FLEET, totals.start] = totals if known is None else sum_totals([known, totals])
         return stack_totals({key: totals for key, totals in found.items() if start <= key[1] < end}, metrics, 900)
 
     def uses(

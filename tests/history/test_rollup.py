@@ -22,7 +22,7 @@ from gpudeck.history.rollup import (
     roll_up,
 )
 from gpudeck.history.sample import STATES
-from gpudeck.history.totals import StepTotals, add_totals, decode_totals, encode_totals, subtract_totals
+from gpudeck.history.totals import StepTotals, decode_totals, encode_totals, subtract_totals, sum_totals
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from history.hours import START, assert_same, make_hour
 
@@ -237,7 +237,7 @@ def make_totals(seed: int, gpus: int = 2) -> StepTotals:
 
 def test_sums_are_added_and_extremes_are_those_of_both() -> None:
     one, other = make_totals(1), make_totals(2)
-    both = add_totals(one, other)
+    both = sum_totals([one, other])
     for name in ("power_watts", "memory_used_bytes", "host_memory_used_bytes"):
         assert line(both, name) == pytest.approx(np.add(line(one, name), line(other, name)))
     for name in ("utilization_percent", "temperature_celsius", "host_cpu_percent"):
@@ -248,7 +248,7 @@ def test_sums_are_added_and_extremes_are_those_of_both() -> None:
 
 def test_what_was_added_is_taken_out_again() -> None:
     one, other = make_totals(1), make_totals(2)
-    left = subtract_totals(add_totals(one, other), other)
+    left = subtract_totals(sum_totals([one, other]), other)
     assert left.states == pytest.approx(one.states)
     assert left.table[:, [0, 1, 4]] == pytest.approx(one.table[:, [0, 1, 4]], nan_ok=True)
     assert line(left, "power_watts") == pytest.approx(line(one, "power_watts"))
@@ -256,7 +256,7 @@ def test_what_was_added_is_taken_out_again() -> None:
 
 def test_the_extremes_of_single_gpus_cannot_be_taken_back() -> None:
     one, other = make_totals(1), make_totals(2)
-    both = add_totals(one, other)
+    both = sum_totals([one, other])
     left = subtract_totals(both, other)
     for name in ("utilization_percent", "temperature_celsius", "host_cpu_percent"):
         assert line(left, name)[2:4] == line(both, name)[2:4]
@@ -265,10 +265,10 @@ def test_the_extremes_of_single_gpus_cannot_be_taken_back() -> None:
 def test_what_only_one_knows_is_neither_lost_nor_made_up() -> None:
     one, other = make_totals(1), make_totals(2)
     less = StepTotals(other.start, 3600, other.names[2:], other.table[2:], other.states)
-    both = add_totals(one, less)
+    both = sum_totals([one, less])
     assert both.names == one.names
     assert line(both, "utilization_percent") == line(one, "utilization_percent")
-    turned = add_totals(less, one)
+    turned = sum_totals([less, one])
     assert set(turned.names) == set(one.names)
     assert line(turned, "power_watts") == line(one, "power_watts")
     assert line(turned, "energy_joules") == pytest.approx(line(both, "energy_joules"))

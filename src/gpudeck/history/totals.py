@@ -58,20 +58,8 @@ def utilization_of(totals: StepTotals) -> tuple[float, float]:
     return float(line[SUM]), float(line[SECONDS])
 
 
-def add_totals(one: StepTotals, other: StepTotals) -> StepTotals:
-    """Both together; start and step are those of `one`. They need not have the same names."""
-    names, mine, its = _align(one, other)
-    table = mine + its
-    table[:, TOTAL] = sum_known(mine[:, TOTAL], its[:, TOTAL])
-    is_sum = which_sum(names)
-    for column, pick in ((LOW, np.fmin), (HIGH, np.fmax)):
-        low_or_high = mine[:, column], its[:, column]
-        table[:, column] = np.where(is_sum, sum_known(*low_or_high), pick(*low_or_high))
-    return StepTotals(one.start, one.seconds_per_step, names, table, one.states + other.states)
-
-
 def sum_totals(parts: Sequence[StepTotals]) -> StepTotals:
-    """As `add_totals`, of many at once; at least one."""
+    """All of them together, at least one; start and step are those of the first. They need not have the same names."""
     names = tuple(dict.fromkeys(name for one in parts for name in one.names))
     tables = np.array([one.table if one.names == names else spread(one, names) for one in parts])
     sums = np.where(np.isnan(tables).all(axis=0), np.nan, np.nansum(tables, axis=0))
@@ -85,7 +73,7 @@ def sum_totals(parts: Sequence[StepTotals]) -> StepTotals:
 def extend_totals(one: StepTotals, other: StepTotals) -> StepTotals:
     """Of the same devices at other moments of the same step: what they come to together is the mean of both, weighted
     by their seconds, and not the sum."""
-    whole = add_totals(one, other)
+    whole = sum_totals([one, other])
     _, mine, its = _align(one, other)
     seconds = whole.table[:, SECONDS]
     weighted = np.nan_to_num(mine[:, TOTAL]) * mine[:, SECONDS] + np.nan_to_num(its[:, TOTAL]) * its[:, SECONDS]

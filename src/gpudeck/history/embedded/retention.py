@@ -4,22 +4,34 @@ of a wrong clock are moved to the table `set_aside`, each as it was, with time a
 import logging
 import sqlite3
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
 
-from gpudeck.history.embedded.tables import key_of, keys_between, split_key
+from gpudeck.history.embedded.tables import HOUR_BITS
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.times import show_utc
 
 log = logging.getLogger(__name__)
 
 _HOUR: Final = 3600
+_DAY: Final = 86_400
 _ENOUGH: Final = 0.95
-_LAST: Final = 7e9
-_OF_HOSTS: Final = {"chunks": "samples", "quarters": "quarter hours", "sealed": None}
-"""What a host's hours in each table are called in the log."""
+_MASK: Final = (1 << HOUR_BITS) - 1
+_NAMES: Final = {
+    "chunks": "samples",
+    "quarters": "quarter hours",
+    "host_hours": "hours of hosts",
+    "fleet_quarters": "quarter hours of the fleet",
+    "uses": "usage by host",
+    "uses_of_all": "usage",
+    "runs": "runs",
+}
+"""What the log calls the rows of a table."""
+_TIMES: Final = {"fleet_quarters": "start", "runs": "last"} | dict.fromkeys(
+    ("host_hours", "uses", "uses_of_all"), "hour"
+)
+"""The column with the time of a row. Others have the key of a host's hour."""
 _TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS set_aside (at REAL NOT NULL, reason TEXT NOT NULL, source TEXT NOT NULL, "
     "body BLOB NOT NULL)"
@@ -42,92 +54,73 @@ def set_aside(
     return len(rows)
 
 
-class HistoryRetention:
-    def __init__(self, connection: sqlite3.Connection, settings: HistorySettings) -> None:
-        self._connection = connection
-        self._settings = settings
-        self._deleted: dict[str, tuple[int, float, float]] = {}
+def set_future_aside(connection: sqlite3.Connection, now: float) -> int:
+    """Move all hours that begin more than an hour after `now`; how many rows that were. Inside a transaction."""
+    begin, reason = now + _HOUR, "of a clock that was ahead"
+    count = 0
+    for table in ("chunks", "quarters", "sealed", "host_hours", "uses", "uses_of_all", "fleet_quarters"):
+        if table in _TIMES:
+            where, value = f"{_TIMES[table]} > ?", begin
+        else:
+            where, value = _hours_of_hosts(table, "> (id << {0}) + ?", "< (id + 1) << {0}"), begin // _HOUR
+        count += set_aside(connection, table, where, (value,), reason=reason, now=now)
+    return count
 
-    def run(self, time: float, hosts: Sequence[int]) -> None:
-        """Delete by age, then by size. Each kind is a transaction of its own. `time` is that of a `RetentionClock`."""
-        settings, self._deleted = self._settings, {}
-        for host in hosts:
-            self._delete_hours("chunks", host, time - settings.raw)
-            self._delete_hours("quarters", host, time - settings.quarter_hour)
-            # Only a journal of the last days asks for these.
-            self._delete_hours("sealed", host, time - max(settings.raw, 30 * 86_400))
-        self._delete("host_hours", "hour", time - settings.hour, "hours of hosts")
-        self._delete("fleet_quarters", "start", time - settings.hour, "quarter hours of the fleet")
-        self._delete("uses", "hour", time - settings.quarter_hour, "usage by host")
-        self._delete("uses_of_all", "hour", time - settings.hour, "usage")
-        self._delete("runs", "last", time - settings.hour, "runs", also="ended AND ")
-        self._shrink(time, hosts)
-        deleted = [
-            f"{count} rows of {what} from {show_utc(first)} until {show_utc(last)}"
-            for what, (count, first, last) in self._deleted.items()
-        ]
-        if deleted:
-            log.info("retention deleted from the history: %s", "; ".join(deleted))
 
-    def set_future_aside(self, now: float, hosts: Sequence[int]) -> int:
-        """Move all hours that begin more than an hour after `now`; how many rows that were. Inside a transaction."""
-        begin, move = now + _HOUR, partial(set_aside, self._connection, reason="of a clock that was ahead", now=now)
-        of_hosts = [
-            move(table, "key > ? AND key <= ?", (key_of(host, begin), key_of(host, _LAST)))
-            for table in ("chunks", "quarters", "sealed")
-            for host in hosts
-        ]
-        tables = (("host_hours", "hour"), ("uses", "hour"), ("uses_of_all", "hour"), ("fleet_quarters", "start"))
-        return sum(of_hosts) + sum(move(table, f"{column} > ?", (begin,)) for table, column in tables)
-
-    def used_bytes(self) -> int:
-        pages, free, size = (
-            self._connection.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("page_count", "freelist_count", "page_size")
-        )
-        return int((pages - free) * size)
-
-    def _delete_hours(self, table: str, host: int, before: float) -> None:
-        if before <= 0:
-            return
-        bounds = key_of(host, 0), key_of(host, before)
-        where = f"FROM {table} WHERE key >= ? AND key < ?"
-        count, first, last = self._connection.execute(f"SELECT count(*), min(key), max(key) {where}", bounds).fetchone()
-        if count:
-            self._connection.execute(f"DELETE {where}", bounds)
-            if (what := _OF_HOSTS[table]) is not None:
-                self._note(what, count, split_key(first)[1], split_key(last)[1] + _HOUR)
-
-    def _delete(self, table: str, column: str, before: float, what: str, also: str = "") -> None:
-        where = f"FROM {table} WHERE {also}{column} < ?"
-        found = f"SELECT count(*), min({column}), max({column}) {where}"
-        count, first, last = self._connection.execute(found, (before,)).fetchone()
-        if count:
-            self._connection.execute(f"DELETE {where}", (before,))
-            self._note(what, count, first, last)
-
-    def _note(self, what: str, count: int, first: float, last: float) -> None:
-        before = self._deleted.get(what, (0, first, last))
-        self._deleted[what] = before[0] + count, min(before[1], first), max(before[2], last)
-
-    def _shrink(self, time: float, hosts: Sequence[int]) -> None:
-        """While the file is too large: the oldest samples, then the oldest quarter hours."""
-        used = self.used_bytes()
-        if used <= self._settings.max_size:
-            return
+def delete_old(connection: sqlite3.Connection, settings: HistorySettings, time: float) -> None:
+    """By age, then by size. Each kind is a transaction of its own. `time` is that of a `RetentionClock`."""
+    kept = {
+        **dict.fromkeys(("host_hours", "fleet_quarters", "uses_of_all", "runs"), settings.hour),
+        **dict.fromkeys(("quarters", "uses"), settings.quarter_hour),
+        "chunks": settings.raw,
+        # Only a journal of the last days asks for these.
+        "sealed": max(settings.raw, 30 * _DAY),
+    }
+    for table, seconds in kept.items():
+        _delete(connection, table, time - seconds)
+    if used_bytes(connection) > settings.max_size:
         log.warning("the history has reached history.max_size: the oldest samples are deleted")
-        for table in ("chunks", "quarters"):
-            while used > self._settings.max_size * _ENOUGH and (oldest := self._oldest(table, hosts)) is not None:
-                # The newest day stays whatever happens: a limit that is too small shall not empty every chart.
-                if oldest > time - 24 * _HOUR:
-                    break
-                self._connection.execute("BEGIN IMMEDIATE")
-                for host in hosts:
-                    self._delete_hours(table, host, oldest + 6 * _HOUR)
-                self._connection.execute("COMMIT")
-                used = self.used_bytes()
+        _shrink(connection, settings.max_size * _ENOUGH, time)
 
-    def _oldest(self, table: str, hosts: Sequence[int]) -> float | None:
-        oldest = f"SELECT min(key) FROM {table} WHERE key BETWEEN ? AND ?"  # noqa: S608
-        found = [self._connection.execute(oldest, keys_between(host, 0, _LAST)).fetchone()[0] for host in hosts]
-        return min((float(split_key(key)[1]) for key in found if key is not None), default=None)
+
+def used_bytes(connection: sqlite3.Connection) -> int:
+    pages, free, size = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+    )
+    return int((pages - free) * size)
+
+
+def _delete(connection: sqlite3.Connection, table: str, before: float) -> None:
+    if table in _TIMES:
+        column, value = _TIMES[table], before
+        where = f"{column} < ?" + (" AND ended" if table == "runs" else "")
+    else:
+        column, value = f"(key & {_MASK}) * {_HOUR}", before // _HOUR
+        where = _hours_of_hosts(table, ">= id << {0}", "< (id << {0}) + ?")
+    found = f"SELECT count(*), min({column}), max({column}) FROM {table} WHERE {where}"  # noqa: S608
+    count, first, last = connection.execute(found, (value,)).fetchone()
+    if count:
+        connection.execute(f"DELETE FROM {table} WHERE {where}", (value,))  # noqa: S608
+        if table in _NAMES:
+            until = last if table in _TIMES else last + _HOUR
+            text = "retention deleted from the history: %d rows of %s from %s until %s"
+            log.info(text, count, _NAMES[table], show_utc(first), show_utc(until))
+
+
+def _hours_of_hosts(table: str, low: str, high: str) -> str:
+    """Hours of all hosts between two keys of each, found by the table's key."""
+    bounds = f"{table}.key {low} AND {table}.key {high}".format(HOUR_BITS)
+    return f"key IN (SELECT {table}.key FROM hosts CROSS JOIN {table} WHERE {bounds})"  # noqa: S608
+
+
+def _shrink(connection: sqlite3.Connection, enough: float, time: float) -> None:
+    """The oldest samples, then the oldest quarter hours. The newest day stays whatever happens: a limit that is too
+    small shall not empty every chart."""
+    for table in ("chunks", "quarters"):
+        of_host = f"SELECT min(key) FROM {table} WHERE key >= id << {HOUR_BITS} AND key < (id + 1) << {HOUR_BITS}"  # noqa: S608
+        question = f"SELECT min(({of_host}) & {_MASK}) * {_HOUR} FROM hosts"  # noqa: S608
+        while used_bytes(connection) > enough:
+            (oldest,) = connection.execute(question).fetchone()
+            if oldest is None or oldest > time - _DAY:
+                break
+            _delete(connection, table, oldest + 6 * _HOUR)

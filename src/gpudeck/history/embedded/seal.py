@@ -24,11 +24,11 @@ from gpudeck.history.hour import SECONDS, UNKNOWN, Hour, cut_hour, decode_hour, 
 from gpudeck.history.rollup import Quarters, encode_quarters, hour_totals, quarter_totals, roll_up
 from gpudeck.history.totals import (
     StepTotals,
-    add_totals,
     decode_totals,
     encode_totals,
     extend_totals,
     subtract_totals,
+    sum_totals,
     utilization_of,
 )
 from gpudeck.model.times import show_utc
@@ -164,7 +164,7 @@ class HourSealer:
             else:
                 if totals.start in taken_out:
                     whole = subtract_totals(whole, taken_out[totals.start])
-                whole = add_totals(whole, totals)
+                whole = sum_totals([whole, totals])
             self._fleet[totals.start] = whole
             self._changed.add(totals.start)
 

@@ -26,7 +26,8 @@ DAMAGED: Final = -1
 
 _pack = msgspec.msgpack.Encoder().encode
 VERSION: Final = 3
-_HOUR_BITS: Final = 21
+HOUR_BITS: Final = 21
+"""Of the key of a host's hour: the hours since 1970, below the number of the host."""
 
 _SCHEMA: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -148,7 +149,7 @@ def find_wrong(connection: sqlite3.Connection, table: str, columns: Sequence[str
 
 
 def key_of(host: int, start: float) -> int:
-    return (host << _HOUR_BITS) + int(start) // 3600
+    return (host << HOUR_BITS) + int(start) // 3600
 
 
 def keys_between(host: int, start: float, end: float) -> tuple[int, int]:
@@ -157,7 +158,7 @@ def keys_between(host: int, start: float, end: float) -> tuple[int, int]:
 
 
 def split_key(key: int) -> tuple[int, int]:
-    return key >> _HOUR_BITS, (key & ((1 << _HOUR_BITS) - 1)) * 3600
+    return key >> HOUR_BITS, (key & ((1 << HOUR_BITS) - 1)) * 3600
 
 
 def lock_file(path: Path) -> IO[bytes]:

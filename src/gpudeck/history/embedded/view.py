@@ -36,7 +36,6 @@ from gpudeck.history.totals import (
     StepTotals,
     TotalsRow,
     TotalsStack,
-    add_totals,
     decode_stack,
     decode_totals,
     join_stacks,
@@ -404,7 +403,7 @@ class HistoryView:
         while batch := list(islice(known, _BATCH)):
             for row in [row for row in batch if row[:2] in more]:
                 totals = decode_totals(row, self._layouts[row[2]], seconds)
-                more[row[:2]] = add_totals(more[row[:2]], totals)
+                more[row[:2]] = sum_totals([more[row[:2]], totals])
             alone = [row for row in batch if row[:2] not in more]
             sealed.append(decode_stack(alone, self._layouts, metrics, seconds))
         return join_stacks([*sealed, stack_totals(more, metrics, seconds)])

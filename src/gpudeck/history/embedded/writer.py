@@ -22,7 +22,7 @@ from gpudeck.history.embedded.journal import CURRENT, SampleBatch, encode_entry,
 from gpudeck.history.embedded.keys import BatchBuilder, KeyRegistry
 from gpudeck.history.embedded.open_hour import HOST_BITS, LooseBatches, MatrixCache, OpenHour
 from gpudeck.history.embedded.repair import replace_file
-from gpudeck.history.embedded.retention import HistoryRetention
+from gpudeck.history.embedded.retention import delete_old, set_future_aside
 from gpudeck.history.embedded.seal import HourSealer, summarize
 from gpudeck.history.embedded.tables import is_damage, key_of, lock_file, open_to_write, set_file_aside
 from gpudeck.history.embedded.view import DamageLog
@@ -125,7 +125,6 @@ class EmbeddedWriter:
             )
             with self._transaction():
                 self._layout = self.keys.layout((*CURRENT.gpu, "", *CURRENT.host))
-            self._retention_job = HistoryRetention(self._connection, self._settings)
             self._sealed_last = {host.key: host.last for host in self.keys.by_key.values()}
             self._recover()
             self.opened += 1
@@ -449,13 +448,13 @@ class EmbeddedWriter:
                 self._set_future_aside(self._now())
             until = self._retention.deletion_time()
             if until is not None:
-                self._retention_job.run(until, list(self.keys.by_key))
+                delete_old(self._connection, self._settings, until)
             self.upkept += 1
 
     def _set_future_aside(self, now: float) -> None:
         """Hours written while the clock was ahead would be counted twice when their time comes."""
         with self._transaction():
-            found = self._retention_job.set_future_aside(now, list(self.keys.by_key))
+            found = set_future_aside(self._connection, now)
             if found or any(host.last > now + _AHEAD for host in self.keys.by_key.values()):
                 self.keys.end_at(now)
         if found:

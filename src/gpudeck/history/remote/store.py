@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
@@ -11,24 +11,15 @@ from msgspec.structs import replace
 
 from gpudeck.history.answers import series_queries
 from gpudeck.history.base import (
-    Heat,
-    HeatQuery,
     HistoryRefused,
-    IdleEpisode,
-    IdleQuery,
-    ModelSize,
     MomentQuery,
     Overview,
     OverviewQuery,
     PastHost,
-    RunsQuery,
     SamplePage,
     SamplesQuery,
     SeriesQuery,
     StoreStats,
-    UsageQuery,
-    VerdictQuery,
-    WasteFacts,
 )
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.recorder import LiveBatch, Sample
@@ -41,8 +32,6 @@ from gpudeck.history.settings import HistorySettings
 from gpudeck.model import clock as clocks
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.history import Answer, Backlog, HistoryTrouble, judge_backlog, judge_problem
-from gpudeck.model.job import Run, Runs, RunVerdict
-from gpudeck.model.usage import Usage
 
 FOLDER: Final = "remote-queue"
 _READERS: Final = 4
@@ -67,10 +56,13 @@ class RemoteStore:
         hub: str | None = None,
     ) -> None:
         self._clock = clock
-        self._usage_store = usage_store
+        self._usage_store = own = usage_store
         self._write_client = PromClient(settings.write_url or "", settings, seconds=20.0)
         self._read_client = PromClient(settings.read_url or "", settings, seconds=SECONDS + 5, connections=_READERS)
         self._queue = _open_queue(data_dir / FOLDER, settings.queue_size)
+        # These need no samples: the hub's own file answers them.
+        self.heat, self.usage, self.waste, self.idle = own.heat, own.usage, own.waste, own.idle
+        self.runs, self.run, self.verdicts = own.runs, own.run, own.verdicts
         self._stop, self._more = threading.Event(), threading.Event()
         self._reader = reader = PromReader(self._read_client)
         self._answers = RemoteAnswers(reader, usage_store)
@@ -124,18 +116,6 @@ class RemoteStore:
     def series(self, query: SeriesQuery) -> Answer:
         return self._answers.series(query, self._clock())
 
-    def heat(self, query: HeatQuery) -> Heat:
-        return self._usage_store.heat(query)
-
-    def usage(self, query: UsageQuery) -> Usage:
-        return self._usage_store.usage(query)
-
-    def waste(self, query: UsageQuery, sizes: Mapping[str, ModelSize]) -> WasteFacts:
-        return self._usage_store.waste(query, sizes)
-
-    def idle(self, query: IdleQuery) -> list[IdleEpisode]:
-        return self._usage_store.idle(query)
-
     def samples(self, query: SamplesQuery) -> SamplePage:
         hint = "That store exports them; runs, usage and events are exported here."
         raise HistoryRefused("no_samples", "this hub keeps its samples in another store", hint)
@@ -146,16 +126,6 @@ class RemoteStore:
         with ThreadPoolExecutor(_READERS) as threads:
             series = list(threads.map(lambda one: self._answers.series(one, now), series_queries(query)))
         return replace(own, series=series)
-
-    def runs(self, query: RunsQuery) -> Runs:
-        return self._usage_store.runs(query)
-
-    def run(self, key: int) -> Run | None:
-        return self._usage_store.run(key)
-
-    def verdicts(self, queries: Sequence[VerdictQuery]) -> list[RunVerdict]:
-        """Unknown: the rules need each sample of each process, and those are elsewhere."""
-        return self._usage_store.verdicts(queries)
 
     def moment(self, query: MomentQuery) -> Iterator[PastHost]:
         return find_hosts(self._reader, self._usage_store, query)
