@@ -211,11 +211,15 @@ def test_fleet_that_is_too_large_for_fine_steps_gets_quarter_hours() -> None:
     assert (answer.step, past.reads) == (900, 0)
 
 
+def make_run(gpus: tuple[int, ...], user: str | None, first: float, last: float) -> KnownRun:
+    return KnownRun(7, 1, 4242, None, user, None, None, None, gpus, first, last)
+
+
 def test_run_has_its_gpus_while_it_was_there() -> None:
     shown = np.array([[10.0], [50.0], [90.0]])
     runs = [slice_of(7, 0, 60, 120), slice_of(7, 1, 60, 120), slice_of(8, 2, 0, 360)]
     past = FakePast(make_hour(gpus=3, utilization_percent=shown, runs=runs))
-    past.known_runs[7] = KnownRun(7, 1, (100, 101), "alice", T0 + 600.0, T0 + 1190.0)
+    past.known_runs[7] = make_run((100, 101), "alice", T0 + 600.0, T0 + 1190.0)
     answer = ask(past, run=7)
     assert answer.series[0].run == 7
     assert points(answer) == [(T0 + 600.0 + 60 * n, 30.0, 10.0, 50.0) for n in range(10)]
@@ -225,14 +229,14 @@ def test_run_has_its_gpus_while_it_was_there() -> None:
 
 def test_run_in_quarter_hours_is_there_from_its_first_to_its_last() -> None:
     past = FakePast(make_hour(utilization_percent=10, runs=[slice_of(7, 0, 100, 200)]))
-    past.known_runs[7] = KnownRun(7, 1, (100,), None, T0 + 1000.0, T0 + 1990.0)
+    past.known_runs[7] = make_run((100,), None, T0 + 1000.0, T0 + 1990.0)
     answer = ask(past, run=7, points=4)
     assert [point[0] for point in points(answer)] == [T0 + 900.0, T0 + 1800.0]
 
 
 def test_run_that_goes_on_is_shown_until_its_last_sample() -> None:
     past = FakePast(make_hour(utilization_percent=10, runs=[slice_of(7, 0, 0, 300)]))
-    past.known_runs[7] = KnownRun(7, 1, (100,), None, float(T0), T0 + 10.0)
+    past.known_runs[7] = make_run((100,), None, float(T0), T0 + 10.0)
     answer = answer_series(past, SeriesQuery(UTILIZATION, T0, T0 + HOUR, 4, run=7), T0 + 3600.0)
     assert [point[0] for point in points(answer)] == [T0, T0 + 900.0, T0 + 1800.0, T0 + 2700.0]
 

@@ -146,7 +146,7 @@ class _HostPast:
                 seen += hour.times[places[[0, -1]]].tolist()
         for key, (process, gpus, seen) in found.items():
             if key in self._runs:
-                writer.extend_run(self._runs[key], process.user, min(seen))
+                writer.extend_run(self._runs[key], min(seen))
                 continue
             self._runs[key] = self._number * _RUNS_A_HOST + len(self._runs) + 1
             last = max(seen)

@@ -288,27 +288,6 @@ class WasteFacts(Struct):
     problem: str | None = None
 
 
-class PastRun(NamedTuple):
-    key: int
-    host: int
-    pid: int
-    started_at: float | None
-    user: str | None
-    command: str | None
-    container: str | None
-    job: str | None
-    gpus: tuple[int, ...]
-
-
-class RunSpan(NamedTuple):
-    host: int
-    gpus: tuple[int, ...]
-    user: str | None
-    job: str | None
-    first: float
-    last: float
-
-
 class StoreStats(Struct, omit_defaults=True):
     """What a store says about itself, for operators. Dropped samples are counted."""
 
@@ -371,11 +350,17 @@ class KnownHost(Struct):
 
 
 class KnownRun(Struct, frozen=True):
-    """As it is in the store's table, without its parts of hours that are not sealed yet."""
+    """`gpus` are keys. `first` and `last` are when it was first and last sampled, `is_live` whether it goes on."""
 
     key: int
     host: int
-    gpus: tuple[int, ...]
+    pid: int
+    started_at: float | None
     user: str | None
+    command: str | None
+    container: str | None
+    job: str | None
+    gpus: tuple[int, ...]
     first: float
     last: float
+    is_live: bool = False

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from gpudeck.history.base import HistoryRefused, KnownGpu, KnownHost, MomentQuery, PastHost, PastRun
+from gpudeck.history.base import HistoryRefused, KnownGpu, KnownHost, KnownRun, MomentQuery, PastHost
 from gpudeck.history.hour import ABSENT, QUARTER, UNKNOWN, HourMoment, RunMoment
 from gpudeck.history.rollup import COUNT, Quarters, Roll
 from gpudeck.history.sample import (
@@ -93,14 +93,14 @@ class _HostFinder:
                 return rolled, True
         return found, False
 
-    def _runs_in_quarter(self, host: KnownHost, found: HourMoment) -> Iterator[tuple[int, PastRun, RunMoment | None]]:
+    def _runs_in_quarter(self, host: KnownHost, found: HourMoment) -> Iterator[tuple[int, KnownRun, RunMoment | None]]:
         for run in self._runs_by_host.get(host.key, ()):
             yield from ((row, run, None) for row, gpu in enumerate(found.gpus) if gpu in run.gpus)
 
     @cached_property
-    def _runs_by_host(self) -> dict[int, list[PastRun]]:
+    def _runs_by_host(self) -> dict[int, list[KnownRun]]:
         begin = self._ask.at // QUARTER * QUARTER
-        found: dict[int, list[PastRun]] = {}
+        found: dict[int, list[KnownRun]] = {}
         for run in checkpointed(self._view.runs_between(begin, begin + QUARTER)):
             found.setdefault(run.host, []).append(run)
         return found
@@ -123,7 +123,7 @@ class _HostFinder:
         self,
         host: KnownHost,
         found: HourMoment,
-        runs: Iterable[tuple[int, PastRun, RunMoment | None]],
+        runs: Iterable[tuple[int, KnownRun, RunMoment | None]],
         *,
         is_rolled: bool = False,
     ) -> PastHost:
@@ -142,7 +142,7 @@ class _HostFinder:
         return PastHost(sample, begun, is_rolled=is_rolled)
 
 
-def _make_process(run: PastRun, moment: RunMoment | None) -> ProcessSample:
+def _make_process(run: KnownRun, moment: RunMoment | None) -> ProcessSample:
     memory, utilization = (None, None) if moment is None else (moment.memory, moment.utilization)
     used = None if memory is None else int(memory)
     return ProcessSample(run.pid, run.started_at, run.user, run.command, run.container, run.job, used, utilization)

@@ -21,8 +21,8 @@ from gpudeck.history.base import (
     IdleEpisode,
     IdleQuery,
     KnownGpu,
+    KnownRun,
     ModelSize,
-    RunSpan,
     Savings,
     UsageQuery,
     WasteFacts,
@@ -211,7 +211,7 @@ _NOTHING: Final = 0.01
 class _Owners(Struct):
     """Who was on a GPU: its runs, with the first and the last sample of each."""
 
-    runs: list[RunSpan] = field(default_factory=list)
+    runs: list[KnownRun] = field(default_factory=list)
     firsts: Floats = field(default_factory=lambda: np.empty(0))
     lasts: Floats = field(default_factory=lambda: np.empty(0))
 
@@ -245,7 +245,7 @@ def find_idle_episodes(view: "HistoryView", query: IdleQuery) -> Iterator[IdleEp
 
 def _find_owners(view: "HistoryView", start: float, end: float, hosts: Collection[int]) -> dict[int, _Owners]:
     found: dict[int, _Owners] = {}
-    for run in view.run_spans(start, end):
+    for run in view.runs_between(start, end):
         for gpu in run.gpus if run.host in hosts else ():
             found.setdefault(gpu, _Owners()).runs.append(run)
     for owners in found.values():

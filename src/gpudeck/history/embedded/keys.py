@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 _Time = float | None
 _HostRow = tuple[int, str, str, _Time, _Time]
 _GpuRow = tuple[int, str, int, str, str, _Time, _Time]
-_RunRow = tuple[int, int, int, _Time, str | None, str, _Time, _Time]
+_RunRow = tuple[int, int, int, _Time, str, _Time, _Time]
 _TextRow = tuple[int, str]
 _HOST_COLUMNS: Final = "id, host_id, name, first, last"
 _GPU_COLUMNS: Final = "id, uuid, host, label, model, first, last"
-_RUN_COLUMNS: Final = "id, host, pid, started_at, user, gpus, first, last"
+_RUN_COLUMNS: Final = "id, host, pid, started_at, gpus, first, last"
 _NO_SUMS: Final = (0.0,) * 10
 """Of a run before its first hour is sealed: the columns after `ended`."""
 _LAST: Final = 7e9
@@ -45,7 +45,6 @@ class OpenRun(Struct):
     key: int
     pid: int
     started_at: float | None
-    user: str | None
     gpus: set[int]
     first: float
     last: float
@@ -72,7 +71,6 @@ class KeyRegistry:
         self.by_key: dict[int, HostKeys] = {}
         self.gpus: dict[int, KnownGpu] = {}
         self._by_uuid: dict[str, KnownGpu] = {}
-        self.owners: dict[int, str | None] = {}
         self._words: dict[str, int] = {}
         self._layouts: dict[tuple[str, ...], int] = {}
         self._newest: dict[str, int] = {}
@@ -88,10 +86,9 @@ class KeyRegistry:
         self.gpus, self._by_uuid = {}, {}
         for key, uuid, host, label, model, first, last in self._read(_GpuRow, _GPU_COLUMNS, "gpus"):
             self._put(KnownGpu(key, uuid, host, label, model, *_span(first, last)))
-        self.owners = {}
         for row in self._read(_RunRow, _RUN_COLUMNS, "runs", "NOT ended"):
             if row[1] in self.by_key:
-                self.by_key[row[1]].runs[row[2]] = self._open_run(row)
+                self.by_key[row[1]].runs[row[2]] = _open_run(row)
         self._words = {text: key for key, text in self._read(_TextRow, "id, text", "words")}
         self._layouts = {}
         for key, names in self._read(_TextRow, "id, names", "layouts"):
@@ -99,11 +96,6 @@ class KeyRegistry:
                 self._layouts[msgspec.json.decode(names, type=tuple[str, ...])] = key
         self._inserts.clear()
         self._newest = {table: self._find_newest(table) for table in ("hosts", "gpus", "runs", "words", "layouts")}
-
-    def _open_run(self, row: _RunRow) -> OpenRun:
-        key, _, pid, started_at, user, gpus, first, last = row
-        self.owners[key] = user
-        return OpenRun(key, pid, started_at, user, set(split_gpus(gpus)), *_span(first, last))
 
     def _read(self, kind: Any, columns: str, table: str, where: str = "1") -> Iterator[Any]:
         rows = self._connection.execute(f"SELECT {columns} FROM {table} WHERE {where}")  # noqa: S608
@@ -247,7 +239,7 @@ class KeyRegistry:
             (host.key, process.pid, process.started_at, _SAME_START),
         ).fetchone()
         try:
-            return self._open_run(msgspec.convert(row, _RunRow))
+            return _open_run(msgspec.convert(row, _RunRow))
         except msgspec.ValidationError:
             return None
 
@@ -264,8 +256,7 @@ class KeyRegistry:
         began = None if started_at is None else float(started_at)
         known = (host.key, pid, began, *texts, str(gpu), at, at, int(at < host.last))
         key = self._insert("runs", (*known, *_NO_SUMS))
-        self.owners[key] = process.user
-        return OpenRun(key, process.pid, process.started_at, process.user, {gpu}, at, at)
+        return OpenRun(key, process.pid, process.started_at, {gpu}, at, at)
 
     def _insert(self, table: str, values: tuple[object, ...]) -> int:
         """`values` are all columns of the table after `id`, each of the column's type."""
@@ -288,6 +279,11 @@ class KeyRegistry:
         if self._inserts:
             self.write_new()
         return self._connection.execute(statement, values)
+
+
+def _open_run(row: _RunRow) -> OpenRun:
+    key, _, pid, started_at, gpus, first, last = row
+    return OpenRun(key, pid, started_at, set(split_gpus(gpus)), *_span(first, last))
 
 
 def _span(first: float | None, last: float | None) -> tuple[float, float]:

@@ -44,13 +44,11 @@ class PastWriter:
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (key, host.key, *process[:6], ",".join(map(str, sorted(gpus))), seen.first, seen.last, seen.is_over),
         )
-        self.keys.owners[key] = process.user
 
-    def extend_run(self, key: int, user: str | None, first: float) -> None:
+    def extend_run(self, key: int, first: float) -> None:
         """One that the file has was there before, since `first`."""
         self._begin()
         self._connection.execute("UPDATE runs SET first = min(first, ?) WHERE id = ?", (first, key))
-        self.keys.owners[key] = user
 
     def add(self, host: HostKeys, hour: Hour, *, keep_samples: bool) -> None:
         self._begin()

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from types import GenericAlias
-from typing import Any, Final, get_args
+from typing import Final
 
 from gpudeck.history import answers
 from gpudeck.history.accounting import RunPart, run_parts
@@ -18,8 +17,7 @@ from gpudeck.history.base import (
     HistoryRefused,
     IdleEpisode,
     IdleQuery,
-    KnownGpu,
-    KnownHost,
+    KnownRun,
     ModelSize,
     MomentQuery,
     Overview,
@@ -36,7 +34,7 @@ from gpudeck.history.base import (
 )
 from gpudeck.history.embedded.export import measure_file, read_page
 from gpudeck.history.embedded.journal import read_journal
-from gpudeck.history.embedded.keys import KeyRegistry, split_gpus
+from gpudeck.history.embedded.keys import KeyRegistry
 from gpudeck.history.embedded.open_hour import LooseBatches, OpenHour
 from gpudeck.history.embedded.tables import key_of, open_to_read
 from gpudeck.history.embedded.view import HistoryView
@@ -57,10 +55,6 @@ from gpudeck.model.history import Answer
 from gpudeck.model.job import Run, Runs, RunVerdict
 from gpudeck.model.usage import Usage
 
-_FIELDS: Final = (
-    "id, host, pid, started_at, user, command, container, job, gpus, first, last, ended, seconds, wall_seconds, "
-    "memory_sum, memory_seconds, memory_peak, utilization_sum, utilization_seconds, idle, joules, metered"
-)
 _SILENT: Final = 300.0
 """Seconds without samples of a host after which its runs are not shown as running."""
 _FEW_SAMPLES = 2_000
@@ -269,59 +263,46 @@ def view_file(path: Path) -> "Iterator[HistoryView]":
         yield HistoryView(connection, keys, open_hours)
 
 
-_Text = str | None
-_Known = tuple[int, int, int, float | None, _Text, _Text, _Text, _Text, str, float, float, int]
-_RUN_ROW: Final = GenericAlias(tuple, (*get_args(_Known), *[float] * len(RunPart.__struct_fields__)))
-"""`_FIELDS`: the last ones are those of RunPart."""
-_StartRow = tuple[int, str | None, str, str, float, float, float, float]
-
-
 def find_runs(view: HistoryView, query: RunsQuery, now: float) -> Runs:
     """Raises HistoryRefused."""
     if query.start is not None and query.end is not None and query.end <= query.start:
         raise HistoryRefused("bad_range", "the range ends before it begins", "`start` has to be before `end`.")
-    hosts, gpus = view.hosts(), view.gpus()
-    where, values = _conditions(query, hosts, gpus)
-    question = f"SELECT {_FIELDS} FROM runs WHERE {where} ORDER BY first DESC, id DESC LIMIT ?"  # noqa: S608
-    rows = list(view.read_runs(_RUN_ROW, question, (*values, query.limit + 1)))
+    where, values = _conditions(query, view)
+    where += " ORDER BY first DESC, id DESC LIMIT ?"
+    rows = list(view.runs_with_sums(where, (*values, query.limit + 1)))
     page = rows[: query.limit]
     parts: dict[int, dict[int, RunPart]] = {}
-    for row in checkpointed(page):
+    for run, _ in checkpointed(page):
         # A run that ended before has nothing in the hours that are open, and to read those costs most of the time.
-        if row[1] not in parts and any(not row[11] or one.start <= row[10] for one in view.open_hours_of(row[1])):
-            parts[row[1]] = _open_parts(view, row[1])
-    found = [_make_run(row, view, (hosts, gpus), parts.get(row[1], {}), now) for row in page]
-    return Runs([run for run in found if run is not None], page[-1][0] if len(rows) > query.limit else None)
+        if run.host not in parts and any(one.start <= run.last for one in view.open_hours_of(run.host)):
+            parts[run.host] = _open_parts(view, run.host)
+    found = [_make_run(view, run, sums, parts.get(run.host, {}), now) for run, sums in page]
+    return Runs([run for run in found if run is not None], page[-1][0].key if len(rows) > query.limit else None)
 
 
 def find_run(view: HistoryView, key: int, now: float) -> Run | None:
-    rows = view.read_runs(_RUN_ROW, f"SELECT {_FIELDS} FROM runs WHERE id = ?", (key,))  # noqa: S608
-    places = view.hosts(), view.gpus()
-    return next((_make_run(row, view, places, _open_parts(view, row[1]), now) for row in rows), None)
+    rows = view.runs_with_sums("id = ?", (key,))
+    return next((_make_run(view, run, sums, _open_parts(view, run.host), now) for run, sums in rows), None)
 
 
 def find_starts(view: HistoryView, host: int, start: float, end: float) -> Iterator[RunStart]:
     """The runs of a host that began from `start` until `end`, oldest first. Damaged rows are left out."""
-    question = (
-        "SELECT id, user, command, gpus, first, last, utilization_sum, utilization_seconds FROM runs "
-        "WHERE first >= ? AND first <= ? AND host = ? AND command IS NOT NULL ORDER BY first, id"
-    )
+    where = "first >= ? AND first <= ? AND host = ? AND command IS NOT NULL ORDER BY first, id"
     is_open = any(one.start + SECONDS > start for one in view.open_hours_of(host))
     parts = _open_parts(view, host) if is_open else {}
-    for row in view.read_runs(_StartRow, question, (start, end, host)):
-        run, user, command, gpus, first, last, total, seconds = row
-        part = parts.get(run, RunPart())
-        total, seconds = total + part.utilization_sum, seconds + part.utilization_seconds
-        yield run, (user, command, gpus), EarlierRun(first, last, total / seconds if seconds > 0 else None)
+    for run, sums in view.runs_with_sums(where, (start, end, host)):
+        if run.key in parts:
+            sums.add(parts[run.key])
+        seconds = sums.utilization_seconds
+        utilization = sums.utilization_sum / seconds if seconds > 0 else None
+        yield run.key, (run.user, run.command, run.gpus), EarlierRun(run.first, run.last, utilization)
 
 
-def _conditions(
-    query: RunsQuery, hosts: Mapping[int, KnownHost], gpus: Mapping[int, KnownGpu]
-) -> tuple[str, list[object]]:
-    keys = [key for key, host in hosts.items() if query.host in {host.host_id, host.name}]
+def _conditions(query: RunsQuery, view: HistoryView) -> tuple[str, list[object]]:
+    keys = [key for key, host in view.hosts().items() if query.host in {host.host_id, host.name}]
     if query.host is not None and not keys:
         raise HistoryRefused("unknown_host", f"no host was ever called {query.host}")
-    gpu = next((gpu.key for gpu in gpus.values() if gpu.uuid == query.gpu), None)
+    gpu = next((gpu.key for gpu in view.gpus().values() if gpu.uuid == query.gpu), None)
     if query.gpu is not None and gpu is None:
         raise HistoryRefused("unknown_gpu", f"no GPU was ever called {query.gpu}")
     conditions: list[tuple[bool, str, list[object]]] = [
@@ -351,42 +332,33 @@ def _read_parts(open_hour: OpenHour) -> dict[int, RunPart]:
 
 
 def _make_run(
-    row: tuple[Any, ...],
-    view: HistoryView,
-    places: tuple[Mapping[int, KnownHost], Mapping[int, KnownGpu]],
-    open_parts: Mapping[int, RunPart],
-    now: float,
+    view: HistoryView, run: KnownRun, part: RunPart, open_parts: Mapping[int, RunPart], now: float
 ) -> Run | None:
-    key, host_key, pid, started_at, user, command, container, job, named, first, last, ended, *numbers = row
-    part = RunPart(*numbers)
-    if key in open_parts:
-        part.add(open_parts[key])
-    hosts, gpus = places
-    if host_key not in hosts:
-        view.damage.note(f"run {key}", f"host {host_key} is missing")
+    """Adds what it did in open hours to `part`."""
+    host = view.host(run.host)
+    if host is None:
+        view.damage.note(f"run {run.key}", f"host {run.host} is missing")
         return None
-    host = hosts[host_key]
-    live = view.live_run(host_key, pid, key)
-    if live is not None:
-        first, last = live.first, host.last
-    known = [gpus[gpu] for gpu in (sorted(live.gpus) if live else split_gpus(named)) if gpu in gpus]
+    if run.key in open_parts:
+        part.add(open_parts[run.key])
+    known = [gpu for gpu in map(view.gpu, run.gpus) if gpu is not None]
     # If a host was last seen in the future, a clock was ahead.
-    is_there = live is not None and not ended and abs(now - host.last) < _SILENT
+    is_there = run.is_live and abs(now - host.last) < _SILENT
     return Run(
-        id=key,
+        id=run.key,
         host=host.host_id,
         host_name=host.name,
-        pid=pid,
-        user=user,
-        command=command,
-        container=container,
-        job=job,
+        pid=run.pid,
+        user=run.user,
+        command=run.command,
+        container=run.container,
+        job=run.job,
         gpus=[gpu.uuid for gpu in known],
         labels=[gpu.label for gpu in known],
         model=known[0].model if known else None,
-        started_at=started_at,
-        seen_at=first,
-        ended_at=None if is_there else min(last, max(now, first)),
+        started_at=run.started_at,
+        seen_at=run.first,
+        ended_at=None if is_there else min(run.last, max(now, run.first)),
         gpu_seconds=part.seconds,
         idle_seconds=part.idle,
         # Unknown is never zero: what has no seconds has no figure.

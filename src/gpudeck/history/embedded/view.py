@@ -1,20 +1,23 @@
 """The file and the open hours at one moment, as `history.answers` and `history.usage` read them."""
 
 import contextlib
+import json
 import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
-from typing import Any, Final, TypeVar
+from types import GenericAlias
+from typing import Any, Final, TypeVar, get_args
 
 import msgspec
 import numpy as np
 
-from gpudeck.history.base import KnownGpu, KnownHost, KnownRun, PastRun, RunSpan, UsageAmounts, UseKey
+from gpudeck.history.accounting import RunPart
+from gpudeck.history.base import KnownGpu, KnownHost, KnownRun, UsageAmounts, UseKey
 from gpudeck.history.codec import Damaged
-from gpudeck.history.embedded.keys import KeyRegistry, OpenRun, split_gpus
+from gpudeck.history.embedded.keys import KeyRegistry, split_gpus
 from gpudeck.history.embedded.open_hour import HourPart, HourSummary, OpenHour
 from gpudeck.history.embedded.open_moments import find_open_moments
 from gpudeck.history.embedded.seal import NO_MODEL, USE_SUMS, read_layout, uses_of
@@ -49,9 +52,11 @@ log = logging.getLogger(__name__)
 
 _MOST: Final = 10_000
 T = TypeVar("T")
-_RunRow = tuple[int, int, str, str | None, float, float, int]
-_PastRunRow = tuple[int, int, int, float | None, str | None, str | None, str | None, str | None, str]
-_RunSpanRow = tuple[int, int, int, str, str | None, str | None, float, float]
+_RUN: Final = "id, host, pid, started_at, user, command, container, job, gpus, first, last, ended"
+_Text = str | None
+_RunRow = tuple[int, int, int, float | None, _Text, _Text, _Text, _Text, str, float, float, int]
+_SUMS: Final = RunPart.__struct_fields__
+_RunSumsRow: Final = GenericAlias(tuple, (*get_args(_RunRow), *[float] * len(_SUMS)))
 _RUNS_AT_ONCE: Final = 256
 _FOR_USES: Final = ("utilization_percent", "power_watts", "memory_used_bytes")
 _BATCH: Final = 5_000
@@ -117,20 +122,47 @@ class HistoryView:
     def hosts(self) -> dict[int, KnownHost]:
         return {**self._keys.by_key}
 
-    def run(self, key: int) -> KnownRun | None:
-        question = "SELECT id, host, gpus, user, first, last, pid FROM runs WHERE id = ?"
-        for _, host, gpus, user, first, last, pid in self.read_runs(_RunRow, question, (key,)):
-            live = self.live_run(host, pid, key)
-            if live is not None:
-                return KnownRun(key, host, tuple(sorted(live.gpus)), user, live.first, self._keys.by_key[host].last)
-            return KnownRun(key, host, split_gpus(gpus), user, first, last)
-        return None
+    def gpu(self, key: int) -> KnownGpu | None:
+        return self._keys.gpus.get(key)
 
-    def read_runs(self, kind: Any, question: str, values: Sequence[object]) -> Iterator[Any]:
-        """The rows of a question about runs, whose first column is the id, as tuples of that type."""
+    def host(self, key: int) -> KnownHost | None:
+        return self._keys.by_key.get(key)
+
+    def run(self, key: int) -> KnownRun | None:
+        return next(self.runs("id = ?", (key,)), None)
+
+    def runs_of(self, keys: Collection[int]) -> Iterator[KnownRun]:
+        return self.runs("id IN (SELECT value FROM json_each(?))", (json.dumps([*keys]),))
+
+    def runs_between(self, start: float, end: float) -> Iterator[KnownRun]:
+        """Those that were there at some time from `start` until before `end`."""
+        return self.runs("first < ? AND (last >= ? OR NOT ended)", (end, start))
+
+    def runs(self, where: str, values: Sequence[object]) -> Iterator[KnownRun]:
+        """Damaged rows are noted and left out."""
+        question = f"SELECT {_RUN} FROM runs WHERE {where}"  # noqa: S608
+        return map(self._make_run, self._read_runs(_RunRow, question, values))
+
+    def runs_with_sums(self, where: str, values: Sequence[object]) -> Iterator[tuple[KnownRun, RunPart]]:
+        """As `runs`, with what each did in sealed hours."""
+        question = f"SELECT {_RUN}, {', '.join(_SUMS)} FROM runs WHERE {where}"  # noqa: S608
+        for row in self._read_runs(_RunSumsRow, question, values):
+            yield self._make_run(row[: -len(_SUMS)]), RunPart(*row[-len(_SUMS) :])
+
+    def _read_runs(self, kind: Any, question: str, values: Sequence[object]) -> Iterator[Any]:
         found = self.connection.execute(question, values)
         while rows := found.fetchmany(_RUNS_AT_ONCE):
             yield from convert_rows(rows, kind, lambda run, error: self.damage.note(f"run {run}", error))
+
+    def _make_run(self, row: _RunRow) -> KnownRun:
+        """As it is in the file, or of one that goes on as it is in memory."""
+        key, host_key, pid, started_at, user, command, container, job, gpus, first, last, ended = row
+        host = self._keys.by_key.get(host_key)
+        live = None if host is None else host.runs.get(pid)
+        seen = split_gpus(gpus), first, last, False
+        if host is not None and live is not None and live.key == key:
+            seen = tuple(sorted(live.gpus)), live.first, host.last, not ended
+        return KnownRun(key, host_key, pid, started_at, user, command, container, job, *seen)
 
     def raw_since(self, hosts: Iterable[int]) -> float:
         wanted = set(hosts)
@@ -218,32 +250,6 @@ class HistoryView:
             self._loose = at, hours[0].loose.newest_until(at)
         return {} if self._loose is None else self._loose[1]
 
-    def runs_of(self, keys: Collection[int]) -> Iterator[PastRun]:
-        """Without their GPUs: a moment says which they were on."""
-        wanted = sorted(keys)
-        for place in range(0, len(wanted), _BATCH):
-            some = wanted[place : place + _BATCH]
-            yield from self._past_runs(f"id IN ({', '.join('?' * len(some))})", some, gpus="''")
-
-    def runs_between(self, start: float, end: float) -> Iterator[PastRun]:
-        return self._past_runs("first < ? AND (last >= ? OR NOT ended)", (end, start))
-
-    def run_spans(self, start: float, end: float) -> Iterator[RunSpan]:
-        """Those that were there at some time from `start` until before `end`, with their first and last sample."""
-        columns = "id, host, pid, gpus, user, job, first, last"
-        question = f"SELECT {columns} FROM runs WHERE first < ? AND (last >= ? OR NOT ended)"  # noqa: S608
-        rows = self.read_runs(_RunSpanRow, question, (end, start))
-        for key, host, pid, gpus, user, job, first, last in checkpointed(rows):
-            live = self.live_run(host, pid, key)
-            there = split_gpus(gpus) if live is None else tuple(live.gpus)
-            yield RunSpan(host, there, user, job, first, last if live is None else self._keys.by_key[host].last)
-
-    def _past_runs(self, where: str, values: Sequence[object], gpus: str = "gpus") -> Iterator[PastRun]:
-        columns = f"id, host, pid, started_at, user, command, container, job, {gpus}"
-        question = f"SELECT {columns} FROM runs WHERE {where}"  # noqa: S608
-        for row in self.read_runs(_PastRunRow, question, values):
-            yield PastRun._make((*row[:-1], split_gpus(row[-1])))
-
     def quarters(self, host: int, start: float, end: float, metrics: Collection[str]) -> Iterator[Quarters]:
         for key, body in checkpointed(self._bodies("quarters", host, start, end)):
             read = partial(decode_quarters, body, metrics)
@@ -325,11 +331,6 @@ class HistoryView:
     def owner(self, run: int) -> str | None:
         row = self.connection.execute("SELECT user FROM runs WHERE id = ?", (run,)).fetchone()
         return None if row is None else row[0]
-
-    def live_run(self, host: int, pid: int, key: int) -> OpenRun | None:
-        known = self._keys.by_key.get(host)
-        run = None if known is None else known.runs.get(pid)
-        return run if run is not None and run.key == key else None
 
     def open_hours_of(self, host: int) -> list[OpenHour]:
         return self._open_by_host.get(host, [])
@@ -413,7 +414,7 @@ class HistoryView:
         try:
             return read()
         except Damaged as error:
-            known = self._keys.by_key.get(host)
+            known = self.host(host)
             name = f"host {host}" if known is None else known.name
             self.damage.note(f"the {what} of {name} from {show_utc(start)} on", error)
             return None
