@@ -6,9 +6,11 @@ costs more than the numbers of one host.
 """
 
 import math
+import sqlite3
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
@@ -16,7 +18,7 @@ import zstandard
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpudeck.history.base import UsageAmounts
+from gpudeck.history.base import KnownHost, UsageAmounts
 from gpudeck.history.codec import Floats
 from gpudeck.history.embedded.journal import (
     GPU_STEPS,
@@ -24,9 +26,12 @@ from gpudeck.history.embedded.journal import (
     GpuRuns,
     SampleBatch,
     Whole,
+    pick,
+    read_journal,
     scale,
     unpack_steps,
 )
+from gpudeck.history.embedded.tables import key_of
 from gpudeck.history.hour import SECONDS, Hour, RunSlice, cover
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HOST_PREFIX
 from gpudeck.history.totals import StepTotals
@@ -50,6 +55,8 @@ _Matrix = tuple[int, np.dtype[Any], np.dtype[Any], bytes] | float
 MatrixCache = dict[int, dict[MatrixKey, "Floats | float"]]
 """What was decoded, by the id of its piece."""
 Indexes = NDArray[np.int64]
+HourKey = tuple[int, int]
+"""The host and the start."""
 _local = threading.local()
 
 T = TypeVar("T")
@@ -462,3 +469,57 @@ class OpenHour:
         # The loose ones first: what is packed in between is then there twice, which the order of times takes out again.
         loose = list(self.loose.samples(self.host, self.start))
         return _Assembly([*self.parts, *loose], cache).hour(self.start, self.before, metrics, runs=runs)
+
+
+class OpenHours(dict[HourKey, OpenHour]):
+    """All of them by host and start. One thread appends and packs; others read. `connection` is that of the file, in
+    which a sealed hour has a row."""
+
+    def __init__(self, connection: sqlite3.Connection, hosts: Iterable[KnownHost]) -> None:
+        super().__init__()
+        self.loose = LooseBatches()
+        self.sealed_until = {host.key: host.last for host in hosts}
+        """When each host was last sampled in a sealed hour."""
+        self._connection = connection
+
+    def append(self, batch: SampleBatch, entry: int, now: float) -> int:
+        """Returns how many of its samples are of hours that were sealed before."""
+        self.loose.append(batch)
+        late = 0
+        for host, at in zip(batch.hosts.tolist(), batch.times.tolist(), strict=True):
+            key = host, int(at // SECONDS) * SECONDS
+            open_hour = self.get(key) or self._begin(*key, entry)
+            open_hour.note(at, entry, now)
+            late += open_hour.is_late
+        if self.loose.is_full:
+            self.pack()
+        return late
+
+    def recover(self, hosts: Mapping[int, KnownHost], note: Callable[[str, str], None], now: float) -> None:
+        """Append what the journal has; `note` gets what is left out, and why."""
+        for batch, entry in read_journal(self._connection):
+            known = np.isin(batch.hosts, list(hosts))
+            for host in set(batch.hosts[~known].tolist()):
+                note(f"the journal of host {host}", "its row in hosts is missing")
+            self.append(batch if known.all() else pick(batch, np.flatnonzero(known)), entry, now)
+        for (key, _), open_hour in self.items():
+            hosts[key].last = max(hosts[key].last, open_hour.newest)
+
+    def pack(self) -> None:
+        # Readers find samples either way, perhaps both ways, never neither.
+        for host, start, part in self.loose.pack():
+            self[host, start].parts.append(part)
+        self.loose.clear()
+
+    def _begin(self, host: int, start: int, entry: int) -> OpenHour:
+        found = self._connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(host, start),)).fetchone()
+        previous, last = self.get((host, start - SECONDS)), self.sealed_until.get(host, math.inf)
+        before = previous.newest if previous is not None else last if last < start else None
+        self[host, start] = OpenHour(host, start, before, entry, self.loose, is_late=found is not None)
+        return self[host, start]
+
+
+def group_neighbours(keys: Iterable[HourKey]) -> list[list[HourKey]]:
+    """Hours that share pieces, in order of time."""
+    ordered = sorted(keys, key=itemgetter(1, 0))
+    return [list(some) for _, some in groupby(ordered, lambda key: (key[1], key[0] >> HOST_BITS))]

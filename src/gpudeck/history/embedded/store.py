@@ -33,11 +33,10 @@ from gpudeck.history.base import (
     WasteFacts,
 )
 from gpudeck.history.embedded.export import measure_file, read_page
-from gpudeck.history.embedded.journal import read_journal
 from gpudeck.history.embedded.keys import KeyRegistry
-from gpudeck.history.embedded.open_hour import LooseBatches, OpenHour
-from gpudeck.history.embedded.tables import key_of, open_to_read
-from gpudeck.history.embedded.view import HistoryView
+from gpudeck.history.embedded.open_hour import OpenHour, OpenHours
+from gpudeck.history.embedded.tables import open_to_read
+from gpudeck.history.embedded.view import DamageLog, HistoryView
 from gpudeck.history.embedded.writer import EmbeddedWriter
 from gpudeck.history.hour import SECONDS
 from gpudeck.history.moment import find_hosts
@@ -240,27 +239,10 @@ def view_file(path: Path) -> "Iterator[HistoryView]":
     with closing(open_to_read(path)) as connection:
         connection.execute("BEGIN")
         keys = KeyRegistry(connection)
-        open_hours: dict[tuple[int, int], OpenHour] = {}
-        loose = LooseBatches()
-        for batch, entry in read_journal(connection):
-            loose.append(batch)
-            for number, at in zip(batch.hosts.tolist(), batch.times.tolist(), strict=True):
-                start = int(at // SECONDS) * SECONDS
-                host = keys.by_key.get(number)
-                if host is None:
-                    continue
-                host.first, host.last = min(host.first, at), max(host.last, at)
-                if (number, start) not in open_hours:
-                    found = connection.execute(
-                        "SELECT 1 FROM sealed WHERE key = ?", (key_of(number, start),)
-                    ).fetchone()
-                    hour = OpenHour(number, start, None, entry, loose, is_late=found is not None)
-                    open_hours[number, start] = hour
-        for number, start, packed in loose.pack():
-            if (number, start) in open_hours:
-                open_hours[number, start].parts.append(packed)
-        loose.clear()
-        yield HistoryView(connection, keys, open_hours)
+        damage = DamageLog()
+        open_hours = OpenHours(connection, keys.by_key.values())
+        open_hours.recover(keys.by_key, damage.note, 0.0)
+        yield HistoryView(connection, keys, open_hours, damage)
 
 
 def find_runs(view: HistoryView, query: RunsQuery, now: float) -> Runs:

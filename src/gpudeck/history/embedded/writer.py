@@ -12,19 +12,16 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-import numpy as np
-
-from gpudeck.history.embedded.journal import CURRENT, SampleBatch, encode_entry, pick, read_journal
+from gpudeck.history.embedded.journal import CURRENT, encode_entry
 from gpudeck.history.embedded.keys import BatchBuilder, KeyRegistry
-from gpudeck.history.embedded.open_hour import HOST_BITS, LooseBatches, MatrixCache, OpenHour
+from gpudeck.history.embedded.open_hour import HourKey, MatrixCache, OpenHours, group_neighbours
 from gpudeck.history.embedded.repair import replace_file
 from gpudeck.history.embedded.retention import delete_old, set_future_aside
 from gpudeck.history.embedded.seal import HourSealer, summarize
-from gpudeck.history.embedded.tables import is_damage, key_of, lock_file, open_to_write, set_file_aside
+from gpudeck.history.embedded.tables import is_damage, lock_file, open_to_write, set_file_aside
 from gpudeck.history.embedded.view import DamageLog
 from gpudeck.history.hour import QUARTER, SECONDS
 from gpudeck.history.recorder import LiveBatch, Sample, count_samples
@@ -54,9 +51,6 @@ _AHEAD: Final = 3600.0
 """Seconds: data so far ahead of a confirmed clock was written while the clock was wrong."""
 
 
-HourKey = tuple[int, int]
-
-
 class EmbeddedWriter:
     """`lock` is held while an open hour is replaced by its sealed row. `problem` is why nothing can be written now."""
 
@@ -71,8 +65,7 @@ class EmbeddedWriter:
     ) -> None:
         self.path = path
         self.lock = threading.RLock()
-        self.open_hours: dict[HourKey, OpenHour] = {}
-        self._loose = LooseBatches()
+        self.open_hours: OpenHours
         self.summarized: int | None = None
         """Until when every open hour has a summary; None where they are so few that none is needed."""
         self._unsummarized: tuple[int, list[list[HourKey]]] | None = None
@@ -125,8 +118,9 @@ class EmbeddedWriter:
             )
             with self._transaction():
                 self._layout = self.keys.layout((*CURRENT.gpu, "", *CURRENT.host))
-            self._sealed_last = {host.key: host.last for host in self.keys.by_key.values()}
-            self._recover()
+            self.open_hours = OpenHours(self._connection, self.keys.by_key.values())
+            self.open_hours.recover(self.keys.by_key, self.damage.note, self._now())
+            self._due = []
             self.opened += 1
         except BaseException:
             self._connection.close()
@@ -142,7 +136,6 @@ class EmbeddedWriter:
         except (sqlite3.Error, ValueError, TypeError, KeyError) as error:
             log.warning("what could be read of %s cannot be used either: %s", aside, error)
             copied = 0
-            self._forget_open()
             set_file_aside(self.path, began)
             self._open()
         self.set_aside = (
@@ -158,7 +151,6 @@ class EmbeddedWriter:
             return
         with self.lock:
             self._connection.close()
-            self._forget_open()
             self._replace(why)
 
     def take(self, samples: Sequence[Sample]) -> None:
@@ -257,12 +249,7 @@ class EmbeddedWriter:
             self.dropped += count
             raise
         except Exception as error:
-            is_damaged = isinstance(error, sqlite3.Error) and is_damage(error)
-            if isinstance(error, sqlite3.Error) and is_damaged and self.set_aside is None:
-                self._heal(error)
-                self._store(batch)
-                return
-            if count == 1 or is_damaged:
+            if count == 1 or (isinstance(error, sqlite3.Error) and is_damage(error)):
                 self.dropped += count
                 raise
             # One sample that cannot be written must not cost the others of the batch.
@@ -279,47 +266,8 @@ class EmbeddedWriter:
                 "INSERT INTO journal (layout, body) VALUES (?, ?)", (self._layout, encode_entry(taken))
             )
         self.taken += len(taken.hosts)
-        self._append(taken, cursor.lastrowid or 0)
-
-    def _append(self, batch: SampleBatch, entry: int) -> None:
-        now = self._now()
-        self._loose.append(batch)
-        self.rows += batch.table.rows
-        for host, at in zip(batch.hosts.tolist(), batch.times.tolist(), strict=True):
-            start = int(at // SECONDS) * SECONDS
-            open_hour = self.open_hours.get((host, start))
-            if open_hour is None:
-                open_hour = self._begin_hour(host, start, entry)
-            self.late += open_hour.is_late
-            open_hour.note(at, entry, now)
-        if self._loose.is_full:
-            self._pack()
-
-    def _pack(self) -> None:
-        # Readers find samples either way, perhaps both ways, never neither.
-        for host, start, found in self._loose.pack():
-            self.open_hours[host, start].parts.append(found)
-        self._loose.clear()
-
-    def _begin_hour(self, host: int, start: int, entry: int) -> OpenHour:
-        found = self._connection.execute("SELECT 1 FROM sealed WHERE key = ?", (key_of(host, start),)).fetchone()
-        before = self._last_before(host, start)
-        open_hour = OpenHour(host, start, before, entry, self._loose, is_late=found is not None)
-        with self.lock:
-            self.open_hours[host, start] = open_hour
-        return open_hour
-
-    def _forget_open(self) -> None:
-        self.open_hours.clear()
-        self._due = []
-        self._loose.clear()
-
-    def _last_before(self, host: int, start: int) -> float | None:
-        previous = self.open_hours.get((host, start - SECONDS))
-        if previous is not None:
-            return previous.newest
-        last = self._sealed_last.get(host)
-        return last if last is not None and last < start else None
+        self.rows += taken.table.rows
+        self.late += self.open_hours.append(taken, cursor.lastrowid or 0, self._now())
 
     def _summarize_due(self) -> None:
         """Once a quarter hour, within the time budget, before the hours are sealed that end with it."""
@@ -332,10 +280,9 @@ class EmbeddedWriter:
         if self._unsummarized is None or self._unsummarized[0] != until:
             if self.summarized == until:
                 return
-            keys = sorted((start, host) for (host, start), one in self.open_hours.items() if not one.is_late)
-            groups = groupby(keys, lambda key: (key[0], key[1] >> HOST_BITS))
-            self._unsummarized = until, [[(host, start) for start, host in some] for _, some in groups]
-            self._pack()
+            groups = group_neighbours(key for key, one in self.open_hours.items() if not one.is_late)
+            self._unsummarized = until, groups
+            self.open_hours.pack()
         left = self._unsummarized[1]
         while left and time.perf_counter() - began <= _BUDGET:
             self._summarize([key for key in left.pop() if key in self.open_hours], until)
@@ -356,13 +303,11 @@ class EmbeddedWriter:
         self._rest = _WAIT
         now, began = self._now(), time.perf_counter()
         if not self._due:
-            due = sorted(
-                (start, host)
-                for (host, start), one in self.open_hours.items()
-                if (one.is_late or _is_over(start, now)) and not now - _QUIET < one.touched_at <= now
-            )
-            groups = groupby(due, lambda key: (key[0], key[1] >> HOST_BITS))
-            self._due = [[(host, start) for start, host in some] for _, some in groups][::-1]
+            self._due = group_neighbours(
+                key
+                for key, one in self.open_hours.items()
+                if (one.is_late or _is_over(one.start, now)) and not now - _QUIET < one.touched_at <= now
+            )[::-1]
         while self._due:
             self._seal_group([key for key in self._due.pop() if key in self.open_hours])
             spent = time.perf_counter() - began
@@ -373,8 +318,8 @@ class EmbeddedWriter:
 
     def _seal_group(self, keys: list[HourKey]) -> None:
         """Neighbours together, as they share what is read; if one of them cannot be sealed, each by itself."""
-        if any(self._loose.oldest < start + SECONDS for _, start in keys):
-            self._pack()
+        if any(self.open_hours.loose.oldest < start + SECONDS for _, start in keys):
+            self.open_hours.pack()
         try:
             self._seal(keys)
         except sqlite3.Error:
@@ -407,8 +352,9 @@ class EmbeddedWriter:
             with self.lock:
                 self._connection.execute("COMMIT")
                 sealed = [self.open_hours.pop(key) for key in keys]
+        until = self.open_hours.sealed_until
         for one in sealed:
-            self._sealed_last[one.host] = max(self._sealed_last.get(one.host, 0.0), one.newest)
+            until[one.host] = max(until.get(one.host, 0.0), one.newest)
 
     def _cut_journal(self) -> None:
         """Entries whose samples are all sealed are no longer needed."""
@@ -460,7 +406,8 @@ class EmbeddedWriter:
         if found:
             self._sealer.forget()
             log.warning("%d rows of the history were of the future, from a clock that was ahead: set aside", found)
-        self._sealed_last = {host: min(last, now) for host, last in self._sealed_last.items()}
+        until = self.open_hours.sealed_until
+        until.update({host: min(last, now) for host, last in until.items()})
 
     def _has_room(self) -> bool:
         if time.monotonic() >= self._next_look:
@@ -486,16 +433,6 @@ class EmbeddedWriter:
                 "no samples are kept until there is room"
             )
         return None
-
-    def _recover(self) -> None:
-        for batch, entry in read_journal(self._connection):
-            known = np.isin(batch.hosts, list(self.keys.by_key))
-            for host in set(batch.hosts[~known].tolist()):
-                self.damage.note(f"the journal of host {host}", "its row in hosts is missing")
-            self._append(batch if known.all() else pick(batch, np.flatnonzero(known)), entry)
-        for key, open_hour in self.open_hours.items():
-            host = self.keys.by_key[key[0]]
-            host.last = max(host.last, open_hour.newest)
 
 
 def _is_over(start: int, now: float) -> bool:
