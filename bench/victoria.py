@@ -73,7 +73,7 @@ def running() -> Iterator[Victoria]:
 def measure(ticks: Iterable[list[HostSample]], uuid: str, end: float) -> Cost:
     """Sends all ticks and waits until they are merged on the disk."""
     from gpudeck.history.remote.client import PromClient  # noqa: PLC0415 - only with a store to talk to
-    from gpudeck.history.remote.encoder import SeriesEncoder  # noqa: PLC0415 - the same
+    from gpudeck.history.remote.encoder import encode_sample  # noqa: PLC0415 - the same
     from gpudeck.history.remote.writer import (  # noqa: PLC0415 - the same
         MAX_VALUES,
         DiskQueue,
@@ -85,11 +85,11 @@ def measure(ticks: Iterable[list[HostSample]], uuid: str, end: float) -> Cost:
         settings = HistorySettings(kind="prometheus", write_url=url, read_url=victoria.url)
         queue = DiskQueue(Path(folder), 2_000_000_000)
         client = PromClient(url, settings, seconds=60)
-        sender, encoder = RemoteWriteSender(queue, client), SeriesEncoder()
+        sender = RemoteWriteSender(queue, client)
         client_seconds = 0.0
         for tick in ticks:
             begun = time.thread_time()
-            queue.append([part for sample in tick for part in encoder.write(sample, sample.interval)])
+            queue.append([part for sample in tick for part in encode_sample(sample, sample.interval)])
             while not queue.is_empty():
                 assert sender.send(queue.peek(MAX_VALUES)) == 0.0, sender.sent.problem
             client_seconds += time.thread_time() - begun

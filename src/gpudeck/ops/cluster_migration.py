@@ -30,7 +30,7 @@ from gpudeck.history.embedded.store import view_file
 from gpudeck.history.embedded.view import HistoryView
 from gpudeck.history.hour import SECONDS, Hour
 from gpudeck.history.remote.client import PromClient, PromReader
-from gpudeck.history.remote.encoder import EncodedSeries, SeriesEncoder, read_samples
+from gpudeck.history.remote.encoder import EncodedSeries, encode_sample, read_samples
 from gpudeck.history.remote.promql import OBSERVED, label_value, over
 from gpudeck.history.remote.promql import select as select_series
 from gpudeck.history.remote.writer import RetryLater, WriteRefused, post_series
@@ -273,7 +273,6 @@ class _SampleMover:
         self._began = time.monotonic()
         self._noted = self._began
         self._values = 0
-        self._encoder = SeriesEncoder()
         self._start = self._end = 0
 
     def close(self) -> None:
@@ -356,7 +355,7 @@ class _SampleMover:
         waiting: list[EncodedSeries] = []
         for sample, seconds in read_samples(hour, host, gpus, owners.get):
             if int(sample.at * 100) * 10 not in known:
-                waiting += self._encoder.write(sample, seconds)
+                waiting += encode_sample(sample, seconds)
             if sum(part.values for part in waiting) >= _MAX_VALUES:
                 self._send(waiting, hour.start)
                 waiting = []

@@ -33,7 +33,7 @@ def test_question_goes_below_the_path_of_a_cluster() -> None:
     [
         (
             (503, {}, b'{"status":"error","errorType":"timeout","error":"query timed out in \\"x\\""}'),
-            "answers 503 (timeout).",
+            "answers 503.",
         ),
         (
             (

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gpudeck.history.aggregation import divide, make_points
 from gpudeck.history.answers import check_query, find_gpu, find_host, make_answer
-from gpudeck.history.base import MAX_SERIES, HistoryRefused, KnownGpu, MomentQuery, PastHost, RunsQuery, SeriesQuery
+from gpudeck.history.base import MAX_SERIES, HistoryRefused, KnownGpu, MomentQuery, PastHost, SeriesQuery
 from gpudeck.history.codec import Floats
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.metrics import HistoryMetric, Subject
@@ -262,7 +262,6 @@ _SHORTEST: Final = 60.0
 _AT_ONCE: Final = 4
 _TICK: Final = 0.01
 """Samples are at whole hundredths."""
-_RUNS_A_PAGE: Final = 1000
 _UNKNOWN: Final = STATE_NUMBERS["unknown"]
 
 _Gpu = tuple[str, str]
@@ -332,16 +331,12 @@ def _ask(reader: PromReader, query: MomentQuery) -> _Found:
 def _find_processes(usage_store: EmbeddedStore, at: float, found: _Found) -> dict[str, list[ProcessSample]]:
     """Those of each GPU, by UUID. The memory is known of a user's only one there."""
     processes: dict[str, list[ProcessSample]] = {}
-    before: int | None = None
-    while True:
-        page = usage_store.runs(RunsQuery(start=at, end=at + 1, limit=_RUNS_A_PAGE, before=before))
-        for run in page.runs:
+    with usage_store.view() as view:
+        for run in view.runs_between(at, at + 1):
             own = run.pid, run.started_at, run.user, run.command, run.container, run.job
-            for uuid in run.gpus if run.seen_at <= at else ():
-                processes.setdefault(uuid, []).append(ProcessSample(*own, None, None))
-        before = page.next
-        if before is None:
-            break
+            for gpu in map(view.gpu, run.gpus if run.first <= at else ()):
+                if gpu is not None:
+                    processes.setdefault(gpu.uuid, []).append(ProcessSample(*own, None, None))
     for (_, uuid), users in found.memory.items():
         there = processes.get(uuid, [])
         counts = [one.user for one in there]

@@ -25,10 +25,6 @@ from gpudeck.model.errors import Temporary, UsageError
 log = logging.getLogger(__name__)
 
 _SHOWN = 200
-_ERROR_TYPE = re.compile(
-    rb'"errorType"\s*:\s*"(timeout|canceled|execution|bad_data|internal|unavailable|not_found|not_acceptable|\d{3})"'
-)
-"""Prometheus' own kinds of errors; VictoriaMetrics puts the status there."""
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _PIECE = 64 * 1024
 SECONDS: Final = 30.0
@@ -85,20 +81,15 @@ class PromClient:
 
 
 def describe(reply: HttpResponse) -> str:
-    """The status and the kind of error or of content. The store's own words go into the log only."""
+    """The status and the kind of content. The store's own words go into the log only."""
     log.debug("the store answers %d: %s", reply.status, quote(reply.body))
-    found = _ERROR_TYPE.search(reply.body[:4000])
-    kind = found[1].decode() if found else content_kind(reply.headers.get("content-type", ""))
+    kind = content_kind(reply.headers.get("content-type", ""))
     return f"{reply.status} ({kind})" if kind else str(reply.status)
 
 
 def quote(body: bytes) -> str:
-    """The store's own words, shortened: of an answer in JSON its `error`, of a page for browsers its title."""
-    text = body[:4000].decode("utf-8", "replace")
-    found = re.search(r'"error"\s*:\s*"((?:[^"\\]|\\.)*)', text) or re.search(
-        r"<title[^>]*>([^<]*)", text, re.IGNORECASE
-    )
-    line = " ".join((found[1] if found else text).replace('\\"', '"').split())
+    """The beginning of the store's own words, as one line."""
+    line = " ".join(body[:4000].decode("utf-8", "replace").split())
     return "".join(letter for letter in line if letter.isprintable())[:_SHOWN].rstrip(" .")
 
 

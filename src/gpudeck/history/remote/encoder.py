@@ -15,6 +15,7 @@ import math
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -70,13 +71,9 @@ _NOTHING: Final = (0.0, None, 0.0, None)
 def encode_head(name: str, labels: Mapping[str, str | None]) -> bytes:
     """All of a series but its sample. Labels are in the order that Prometheus insists on; one that is None or empty is
     none."""
-    head = _encode_labels(name, labels) + b"\x12" + varint(_SAMPLE_BYTES)
+    named = sorted({"__name__": name, **labels}.items())
+    head = b"".join(_encode_label(key, value) for key, value in named if value) + b"\x12" + varint(_SAMPLE_BYTES)
     return b"\x0a" + varint(len(head) + _SAMPLE_BYTES) + head
-
-
-def _encode_labels(name: str, labels: Mapping[str, str | None]) -> bytes:
-    named = {"__name__": name, **labels}
-    return b"".join(_encode_label(key, value) for key, value in sorted(named.items()) if value)
 
 
 def encode_series(head: bytes, value: float, time: bytes) -> bytes:
@@ -99,8 +96,8 @@ def varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _encode_label(name: str, value: str | None) -> bytes:
-    body = _encode_text(0x0A, name) + _encode_text(0x12, label_value(value or ""))
+def _encode_label(name: str, value: str) -> bytes:
+    body = _encode_text(0x0A, name) + _encode_text(0x12, label_value(value))
     return b"\x0a" + varint(len(body)) + body
 
 
@@ -117,86 +114,51 @@ class EncodedSeries(Struct, frozen=True):
     at: float
 
 
-class _SeriesHeads(Struct):
-    """Encoded heads of the series of a host or a GPU: one a metric, and others as they turn up."""
-
-    own: dict[str, str]
-    metrics: list[bytes]
-    others: dict[tuple[str, str], bytes] = field(default_factory=dict)
-
-    def head(self, series: str, label: str = "", value: str | None = None) -> bytes:
-        key = (series, value or "")
-        known = self.others.get(key)
-        if known is None:
-            known = self.others[key] = encode_head(series, {**self.own, label: value})
-        return known
+_Labels = tuple[tuple[str, str | None], ...]
 
 
-_GpuKey = tuple[str, str, str]
+@lru_cache(maxsize=1 << 18)
+def _head(series: str, labels: _Labels) -> bytes:
+    return encode_head(series, dict(labels))
 
 
-class _Host(Struct):
-    labels: _SeriesHeads
-    gpus: dict[_GpuKey, _SeriesHeads] = field(default_factory=dict)
+@lru_cache(maxsize=1 << 18)
+def _heads(labels: _Labels, *, is_host: bool) -> list[bytes]:
+    """Those of all metrics of a host or GPU: to encode them each time would cost ten times as much as the values."""
+    return [encode_head(series.name, dict(labels)) for series in (HOST_SERIES if is_host else GPU_SERIES)]
 
 
-class SeriesEncoder:
-    """Knows the labels of every host by heart: to encode them each time would cost ten times as much as the values."""
-
-    def __init__(self) -> None:
-        self._hosts: dict[str, _Host] = {}
-
-    def write(self, sample: HostSample, seconds: float) -> list[EncodedSeries]:
-        """`seconds` is what the sample stands for."""
-        host = self._host(sample)
-        time = encode_time(sample.at)
-        series = _encode_values(host.labels.metrics, HOST_SERIES, sample.values, time)
-        series.append(encode_series(host.labels.head(OBSERVED), seconds, time))
-        known, host.gpus = host.gpus, {}
-        for gpu in sample.gpus:
-            key = (gpu.uuid, gpu.label, gpu.model)
-            labels = host.gpus[key] = known.get(key) or _label_gpu(host.labels.own, gpu)
-            series += _encode_gpu(labels, gpu, time)
-        pieces = (series[at : at + MAX_VALUES] for at in range(0, len(series), MAX_VALUES))
-        return [EncodedSeries(b"".join(piece), len(piece), sample.at) for piece in pieces]
-
-    def forget(self, is_gone: Callable[[str], bool]) -> None:
-        for host_id in [host_id for host_id in self._hosts if is_gone(host_id)]:
-            del self._hosts[host_id]
-
-    def _host(self, sample: HostSample) -> _Host:
-        own = {"host": sample.name, "host_id": sample.host_id}
-        host = self._hosts.get(sample.host_id)
-        if host is None or host.labels.own != own:
-            labels = _SeriesHeads(own, [encode_head(series.name, own) for series in HOST_SERIES])
-            host = self._hosts[sample.host_id] = _Host(labels)
-        return host
+def encode_sample(sample: HostSample, seconds: float) -> list[EncodedSeries]:
+    """`seconds` is what the sample stands for."""
+    time, own = encode_time(sample.at), (("host", sample.name), ("host_id", sample.host_id))
+    series = _encode_values(_heads(own, is_host=True), HOST_SERIES, sample.values, time)
+    series.append(encode_series(_head(OBSERVED, own), seconds, time))
+    for gpu in sample.gpus:
+        series += _encode_gpu(gpu, (*own, ("gpu", gpu.label), ("uuid", gpu.uuid), ("model", gpu.model)), time)
+    return join_series(series, sample.at)
 
 
-def _label_gpu(host: dict[str, str], gpu: GpuSample) -> _SeriesHeads:
-    own = host | {"gpu": gpu.label, "uuid": gpu.uuid, "model": gpu.model}
-    return _SeriesHeads(own, [encode_head(series.name, own) for series in GPU_SERIES])
+def join_series(series: list[bytes], at: float) -> list[EncodedSeries]:
+    pieces = (series[first : first + MAX_VALUES] for first in range(0, len(series), MAX_VALUES))
+    return [EncodedSeries(b"".join(piece), len(piece), at) for piece in pieces]
 
 
-def _encode_gpu(labels: _SeriesHeads, gpu: GpuSample, time: bytes) -> list[bytes]:
-    series = _encode_values(labels.metrics, GPU_SERIES, gpu.values, time)
+def _encode_gpu(gpu: GpuSample, labels: _Labels, time: bytes) -> list[bytes]:
+    series = _encode_values(_heads(labels, is_host=False), GPU_SERIES, gpu.values, time)
     if gpu.state >= _UNKNOWN:
-        series.append(encode_series(labels.head(STATE, "state", STATES[gpu.state]), 1.0, time))
-    memory = memory_by_user(gpu)
-    if len(labels.others) > 100 + len(memory):
-        labels.others.clear()
+        series.append(encode_series(_head(STATE, (*labels, ("state", STATES[gpu.state]))), 1.0, time))
     series += [
-        encode_series(labels.head(USER_MEMORY, "user", user), size, time)
-        for user, size in memory.items()
+        encode_series(_head(USER_MEMORY, (*labels, ("user", user))), size, time)
+        for user, size in memory_by_user(gpu).items()
         if size is not None
     ]
     return series
 
 
-def _encode_values(labels: list[bytes], series: tuple[ExposedMetric, ...], values: Values, time: bytes) -> list[bytes]:
+def _encode_values(heads: list[bytes], series: tuple[ExposedMetric, ...], values: Values, time: bytes) -> list[bytes]:
     return [
         encode_series(head, exposed.scale(value), time)
-        for head, exposed, value in zip(labels, series, values, strict=True)
+        for head, exposed, value in zip(heads, series, values, strict=True)
         if value is not None and math.isfinite(value)
     ]
 
@@ -321,8 +283,7 @@ class UsageCounters:
         series = [one for key, count in changed for one in _encode(key, count, now, self._hub)]
         for _, count in changed:
             count.sent, count.sent_at = count.totals, now
-        pieces = (series[at : at + MAX_VALUES] for at in range(0, len(series), MAX_VALUES))
-        return [EncodedSeries(b"".join(piece), len(piece), now) for piece in pieces]
+        return join_series(series, now)
 
 
 def _load(file: Path) -> dict[_Key, _Count]:

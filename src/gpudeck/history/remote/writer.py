@@ -24,14 +24,15 @@ from gpudeck.fetch import HttpResponse
 from gpudeck.history.embedded.tables import is_damage, set_file_aside
 from gpudeck.history.recorder import Sample, as_host_samples, count_samples
 from gpudeck.history.remote.client import PromClient, describe, quote
-from gpudeck.history.remote.encoder import CLOCK_WAS_WRONG, EncodedSeries, SeriesEncoder, UsageCounters
+from gpudeck.history.remote.encoder import CLOCK_WAS_WRONG, EncodedSeries, UsageCounters, encode_sample
 from gpudeck.history.sample import HostSample
 from gpudeck.model.clock import Backoff, Clock
 from gpudeck.model.errors import Temporary
 
 FILE: Final = "queue.db"
 _LONGEST: Final = 16 * 1024 * 1024
-_Dropped = tuple[int, float, int]
+_Dropped = tuple[float, int]
+"""When a record was taken, and its bytes."""
 _SETTINGS: Final = (
     "auto_vacuum = INCREMENTAL",  # of a queue that was long, the empty pages are given back
     "journal_mode = WAL",
@@ -78,7 +79,7 @@ class DiskQueue:
             try:
                 with self._connection:
                     self._connection.executemany("INSERT INTO records (count, at, body) VALUES (?, ?, ?)", rows)
-                    gone = self._delete(self._find_oldest(self._size + size - self.most_bytes))
+                    gone = self._delete_oldest(self._size + size - self.most_bytes)
             except sqlite3.Error as error:
                 raise OSError(errno.EIO, str(error)) from error
             self._size += size
@@ -87,7 +88,7 @@ class DiskQueue:
     def peek(self, values: int) -> list[QueuedRecord]:
         """The oldest records, left in their place: as many as have `values` values together, at least one."""
         found: list[QueuedRecord] = []
-        damaged: list[_Dropped] = []
+        damaged: dict[int, _Dropped] = {}
         total = 0
         unpack = zstandard.ZstdDecompressor().decompress
         with self._lock:
@@ -97,14 +98,15 @@ class DiskQueue:
                         part = EncodedSeries(unpack(body, max_output_size=_LONGEST), count, at)
                     except zstandard.ZstdError as error:
                         log.warning("a record that waits for the store is damaged: %s", error)
-                        damaged.append((number, at, len(body)))
+                        damaged[number] = at, len(body)
                         continue
                     total += count
                     if found and total > values:
                         break
                     found.append(QueuedRecord(part, number))
                 with self._connection:
-                    self._note_dropped(self._delete(damaged))
+                    self._connection.executemany("DELETE FROM records WHERE id = ?", [(number,) for number in damaged])
+                self._note_dropped([*damaged.values()])
             except sqlite3.DatabaseError as error:
                 self._begin_anew(error)
                 return []
@@ -146,31 +148,26 @@ class DiskQueue:
         log.error("what waited for the store cannot be read and is kept in %s: %s", aside, error)
         self._open()
 
-    def _find_oldest(self, size: int) -> list[_Dropped]:
-        found: list[_Dropped] = []
-        for row in self._connection.execute("SELECT id, at, length(body) FROM records ORDER BY id"):
-            if size <= 0:
-                break
-            found.append(row)
-            size -= row[2]
-        return found
-
-    def _delete(self, gone: list[_Dropped]) -> list[_Dropped]:
-        self._connection.executemany("DELETE FROM records WHERE id = ?", [(number,) for number, _, _ in gone])
+    def _delete_oldest(self, size: int) -> list[_Dropped]:
+        """At least so many bytes."""
+        oldest = "DELETE FROM records WHERE id = (SELECT min(id) FROM records) RETURNING at, length(body)"
+        gone: list[_Dropped] = []
+        while size > 0:
+            gone.append(self._connection.execute(oldest).fetchone())
+            size -= gone[-1][1]
         return gone
 
     def _note_dropped(self, gone: list[_Dropped]) -> None:
         if gone:
-            self._size -= sum(size for _, _, size in gone)
+            self._size -= sum(size for _, size in gone)
             self.dropped += len(gone)
-            self.lost = (gone[0][1] if self.lost is None else self.lost[0], gone[-1][1])
+            self.lost = (gone[0][0] if self.lost is None else self.lost[0], gone[-1][0])
 
 
 log = logging.getLogger(__name__)
 
 EVERY: Final = 1.0
 _MAX_WAITING: Final = 50_000
-_GONE_AFTER: Final = 86_400.0
 _HOUR: Final = 3600
 MAX_VALUES: Final = 10_000
 FIRST_PAUSE: Final = 0.5
@@ -194,7 +191,6 @@ class RemoteWriter:
         self._counters = counters
         self._more = more
         self._clock = clock
-        self._encoder = SeriesEncoder()
         self._lock = threading.Lock()
         self._waiting: deque[Sample] = deque()
         self._waiting_count = 0
@@ -202,7 +198,6 @@ class RemoteWriter:
         self._last: dict[str, float] = {}
         self._newest = -math.inf
         self._is_writing = threading.Lock()
-        self._looked_at = -math.inf
         self.taken = 0
         self.dropped = 0
         self.problem: str | None = None
@@ -245,7 +240,6 @@ class RemoteWriter:
             if parts:
                 # In order of time: Prometheus takes nothing that is an hour older than what it has.
                 self._append(sorted(parts, key=lambda part: part.at), len(samples))
-            self._forget()
 
     def _encode_safely(self, sample: HostSample) -> list[EncodedSeries]:
         try:
@@ -267,7 +261,7 @@ class RemoteWriter:
         if sample.at > self._newest or self._newest > self._clock() + CLOCK_WAS_WRONG:
             self._newest = sample.at
         self._counters.count(sample, seconds)
-        return self._encoder.write(sample, seconds)
+        return encode_sample(sample, seconds)
 
     def _append(self, parts: list[EncodedSeries], samples: int) -> None:
         try:
@@ -280,14 +274,6 @@ class RemoteWriter:
             return
         self.problem = None
         self._more.set()
-
-    def _forget(self) -> None:
-        """Once an hour, what is remembered of hosts that are gone for a day."""
-        if self._newest - self._looked_at < _HOUR:
-            return
-        self._looked_at = self._newest
-        self._last = {host: at for host, at in self._last.items() if self._newest - at < _GONE_AFTER}
-        self._encoder.forget(lambda host: host not in self._last)
 
 
 class RetryLater(Temporary):
@@ -345,7 +331,6 @@ class RemoteWriteSender:
         self._queue = queue
         self._client = client
         self._backoff = Backoff(FIRST_PAUSE, MAX_PAUSE, jitter=0.5)
-        self._has_said: set[str] = set()
         self.sent = SendStats()
 
     def run(self, stop: threading.Event, more: threading.Event) -> None:
@@ -394,16 +379,17 @@ class RemoteWriteSender:
         self._queue.done(waiting[-1].after)
 
     def _give_up(self, refused: WriteRefused) -> None:
+        """The log has the first record of each kind."""
+        sent, store = self.sent, self._client.shown
         if refused.is_late:
-            self.sent.refused_late += 1
-            self._say_once(
-                "late", f"{self._client.shown} takes no samples that come late: {refused}. They are counted."
-            )
-        else:
-            self.sent.refused += 1
-            self.sent.problem = f"{self._client.shown} refuses samples with {refused.shown}."
-            self.sent.is_later = False
-            self._say_once(str(refused.status), f"{self.sent.problem} They are dropped and counted. It says: {refused}")
+            sent.refused_late += 1
+            if sent.refused_late == 1:
+                log.warning("%s takes no samples that come late: %s. They are counted.", store, refused)
+            return
+        sent.refused += 1
+        sent.problem, sent.is_later = f"{store} refuses samples with {refused.shown}.", False
+        if sent.refused == 1:
+            log.warning("%s They are dropped and counted. It says: %s", sent.problem, refused)
 
     def _note_success(self, waiting: Sequence[QueuedRecord]) -> None:
         sent = self.sent
@@ -418,8 +404,3 @@ class RemoteWriteSender:
         if self.sent.problem is None:
             log.warning("%s; samples wait on the disk", trouble.rstrip("."))
         self.sent.problem, self.sent.is_later = trouble, True
-
-    def _say_once(self, kind: str, message: str) -> None:
-        if kind not in self._has_said:
-            self._has_said.add(kind)
-            log.warning("%s", message)
