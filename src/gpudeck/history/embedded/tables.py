@@ -4,14 +4,13 @@ The column `crc` is the CRC-32 of the row's other columns. Triggers of the writi
 rows that are inserted with it. A row that was damaged before it is changed gets `DAMAGED`, which never matches.
 """
 
-import errno
 import fcntl
 import os
 import re
 import sqlite3
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -167,19 +166,15 @@ def lock_file(path: Path) -> IO[bytes]:
     lock = os.fdopen(os.open(path.with_name(f"{path.name}-lock"), os.O_CREAT | os.O_RDWR, 0o600), "r+b")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        # A file system that knows no locks is no reason to keep nothing.
-        if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
-            lock.close()
-            raise UsageError(
-                f"another hub writes the history in {path}.",
-                "Stop it, or give this one a folder of its own: data_dir, or $GPUDECK_DATA_DIR.",
-            ) from error
+    except (BlockingIOError, PermissionError) as error:
+        lock.close()
+        raise UsageError(
+            f"another hub writes the history in {path}.",
+            "Stop it, or give this one a folder of its own: data_dir, or $GPUDECK_DATA_DIR.",
+        ) from error
+    except OSError:
+        pass  # a file system that knows no locks is no reason to keep nothing
     return lock
-
-
-_NO_TEXT: Final = "the names of its tables are damaged"
-"""What SQLite says of them is no text then, and Python raises something else than sqlite3.Error."""
 
 
 class DamagedFile(sqlite3.DatabaseError):
@@ -193,23 +188,31 @@ def is_damage(error: sqlite3.Error) -> bool:
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
+@contextmanager
+def _closed_on_error(connection: sqlite3.Connection) -> Iterator[None]:
+    try:
+        yield
+    except BaseException as error:
+        connection.close()
+        if isinstance(error, UnicodeDecodeError):
+            # What SQLite says of damaged names of tables is no text.
+            raise DamagedFile("the names of its tables are damaged") from error
+        raise
+
+
 def open_to_write(path: Path, *, keeps_crc: bool = True) -> sqlite3.Connection:
     """The one connection that writes; the file is made if there is none. Raises DamagedFile, UsageError where it is not
     ours, and Temporary where it cannot be used at the moment."""
-    connection = None
     try:
-        connection = _connect(path)
-        _prepare(connection, path)
-        if keeps_crc:
-            keep_checksums(connection, checked_columns())
-    except BaseException as error:
-        if connection is not None:
-            connection.close()
-        if isinstance(error, UnicodeDecodeError):
-            raise DamagedFile(_NO_TEXT) from error
-        if isinstance(error, (sqlite3.Error, OSError)):
-            raise _explain(error, path) from error
-        raise
+        if not path.exists():
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        with _closed_on_error(connection):
+            _prepare(connection, path)
+            if keeps_crc:
+                keep_checksums(connection, checked_columns())
+    except (sqlite3.Error, OSError) as error:
+        raise _explain(error, path) from error
     return connection
 
 
@@ -243,45 +246,32 @@ def open_to_read(path: Path, *, is_damaged: bool = False) -> sqlite3.Connection:
         f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
     )
     connection.text_factory = _read_text
-    settings = ("query_only = 1", "busy_timeout = 5000", "cache_size = -4000")
-    try:
-        for setting in ("writable_schema = 1", *settings[1:]) if is_damaged else settings:
+    first = "writable_schema = 1" if is_damaged else "query_only = 1"
+    with _closed_on_error(connection):
+        for setting in (first, "busy_timeout = 5000", "cache_size = -4000"):
             connection.execute(f"PRAGMA {setting}")
-    except BaseException as error:
-        connection.close()
-        if isinstance(error, UnicodeDecodeError):
-            raise DamagedFile(_NO_TEXT) from error
-        raise
-    return connection
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    if not path.exists():
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    connection.text_factory = _read_text
-    version_of(connection)  # before anything is changed: it may be the file of something else
-    settings = ("page_size = 2048", "journal_mode = WAL", "synchronous = NORMAL", "busy_timeout = 10000")
-    # Some builds of SQLite overwrite with zeros whatever is deleted: the journal of every hour would be written twice.
-    for setting in (*settings, "cache_size = -4000", "secure_delete = 0", "journal_size_limit = 16000000"):
-        connection.execute(f"PRAGMA {setting}")
     return connection
 
 
 def _prepare(connection: sqlite3.Connection, path: Path) -> None:
-    found = version_of(connection)
-    if found is not None and found != VERSION:
+    connection.text_factory = _read_text
+    found = version_of(connection)  # before anything is changed: it may be the file of something else
+    settings = ("page_size = 2048", "journal_mode = WAL", "synchronous = NORMAL", "busy_timeout = 10000")
+    # Some builds of SQLite overwrite with zeros whatever is deleted: the journal of every hour would be written twice.
+    for setting in (*settings, "cache_size = -4000", "secure_delete = 0", "journal_size_limit = 16000000"):
+        connection.execute(f"PRAGMA {setting}")
+    if found is None:
+        connection.execute("BEGIN IMMEDIATE")
+        _make_tables(connection)
+        connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('version', ?)", (VERSION,))
+        connection.execute("COMMIT")
+    elif found == VERSION:
+        check_tables(connection)
+    else:
         raise UsageError(
             f"the history in {path} is of version {found}, and this gpudeck knows {VERSION}.",
             "Install the gpudeck that wrote it, or move the file away.",
         )
-    if found is not None:
-        check_tables(connection)
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    _make_tables(connection)
-    connection.execute("INSERT OR REPLACE INTO meta (name, value) VALUES ('version', ?)", (VERSION,))
-    connection.execute("COMMIT")
 
 
 def _make_tables(connection: sqlite3.Connection) -> None:

@@ -187,15 +187,11 @@ class HistoryView:
     ) -> Iterator[Hour]:
         """With `is_lazy` as `decode_hour`."""
         read = partial(decode_hour, metrics=metrics, runs=runs, is_lazy=is_lazy)
-        open_hours = self._open(host, start, end)
         for key, body in checkpointed(self._bodies("chunks", host, start, end)):
-            begin = split_key(key)[1]
-            for earlier in [at for at in open_hours if at < begin]:
-                yield open_hours.pop(earlier).snapshot(metrics, runs=runs)
-            hour = self._read_or_note("samples", host, begin, partial(read, body))
+            hour = self._read_or_note("samples", host, split_key(key)[1], partial(read, body))
             if hour is not None:
                 yield hour
-        for open_hour in checkpointed(open_hours.values()):
+        for open_hour in checkpointed(self._open(host, start, end)):
             yield open_hour.snapshot(metrics, runs=runs)
 
     def moments(self, hosts: Sequence[int], at: float, metrics: frozenset[str] | None) -> dict[int, HourMoment]:
@@ -256,11 +252,11 @@ class HistoryView:
             found = self._read_or_note("quarter hours", host, split_key(key)[1], read)
             if found is not None:
                 yield found
-        for open_hour in checkpointed(self._open(host, start, end).values()):
+        for open_hour in checkpointed(self._open(host, start, end)):
             yield roll_up(open_hour.snapshot(metrics, runs=False))
 
     def host_hours(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
-        more = {key: self._hour_of(one, metrics) for key, one in checkpointed(self._open_between(start, end))}
+        more = {key: self._totals(one, metrics)[0] for key, one in checkpointed(self._open_between(start, end))}
         rows = self._sound_rows("host_hours", "hour", start, end)
         found = ((host, hour, layout, body) for hour, host, layout, body, *_ in rows)
         return self._stack(found, more, metrics, SECONDS)
@@ -281,13 +277,13 @@ class HistoryView:
         states = np.zeros((len(rows), len(STATES)))
         sealed = TotalsStack(step, (UTILIZATION,), rows[:, 0].astype(np.int64), starts, tables, states)
         open_hours = self._open_between(start, end)
-        more = {key: self._hour_of(open_hour, (UTILIZATION,)) for key, open_hour in checkpointed(open_hours)}
+        more = {key: self._totals(open_hour, (UTILIZATION,))[0] for key, open_hour in checkpointed(open_hours)}
         return join_stacks([sealed, stack_totals(more, (UTILIZATION,), step)])
 
     def fleet_quarters(self, start: int, end: int, metrics: Collection[str]) -> TotalsStack:
         parts: dict[_Place, list[StepTotals]] = {}
         for _, open_hour in checkpointed(self._open_between(start - SECONDS + 1, end)):
-            for totals in self._quarters_of(open_hour, metrics):
+            for totals in self._totals(open_hour, metrics)[1]:
                 parts.setdefault((FLEET, totals.start), []).append(totals)
         more = {key: sum_totals(some) for key, some in parts.items() if start <= key[1] < end}
         rows = self._sound_rows("fleet_quarters", "start", start, end)
@@ -318,14 +314,8 @@ class HistoryView:
         question = "SELECT total(observed) FROM fleet_quarters WHERE start >= ? AND start < ?"
         seconds: float = self.connection.execute(question, (start, end)).fetchone()[0]
         for _, open_hour in checkpointed(self._open_between(start - SECONDS + 1, end)):
-            if (summary := self._summary(open_hour)) is not None:
-                seconds += sum(
-                    float(one.states[UNKNOWN + 1 :].sum()) for one in summary.quarters if start <= one.start < end
-                )
-                continue
-            snapshot = open_hour.cached("observed", partial(open_hour.snapshot, (), runs=False))
-            is_inside = (snapshot.times >= start) & (snapshot.times < end)
-            seconds += float((snapshot.observed * is_inside).sum())
+            quarters = self._totals(open_hour, ())[1]
+            seconds += sum(float(one.states[UNKNOWN + 1 :].sum()) for one in quarters if start <= one.start < end)
         return seconds
 
     def owner(self, run: int) -> str | None:
@@ -352,19 +342,18 @@ class HistoryView:
     def _open_between(self, start: int, end: int) -> list[tuple[tuple[int, int], OpenHour]]:
         return [one for begin, some in self._open_by_start.items() if start <= begin < end for one in some]
 
-    def _open(self, host: int, start: float, end: float) -> dict[int, OpenHour]:
-        return {one.start: one for one in self.open_hours_of(host) if start - SECONDS < one.start < end}
+    def _open(self, host: int, start: float, end: float) -> list[OpenHour]:
+        return [one for one in self.open_hours_of(host) if start - SECONDS < one.start < end]
 
     def _summary(self, open_hour: OpenHour) -> HourSummary | None:
         return None if self._until is None else open_hour.summary(self._until)
 
-    def _hour_of(self, open_hour: OpenHour, metrics: Collection[str]) -> StepTotals:
+    def _totals(self, open_hour: OpenHour, metrics: Collection[str]) -> tuple[StepTotals, list[StepTotals]]:
+        """Of the hour, and of its quarter hours."""
         summary = self._summary(open_hour)
-        return summary.hour if summary is not None else _hour_of(open_hour, metrics)
-
-    def _quarters_of(self, open_hour: OpenHour, metrics: Collection[str]) -> list[StepTotals]:
-        summary = self._summary(open_hour)
-        return summary.quarters if summary is not None else _quarters_of(open_hour, metrics)
+        if summary is not None:
+            return summary.hour, summary.quarters
+        return open_hour.cached(("totals", *sorted(metrics)), partial(_roll_up, open_hour, metrics))
 
     def _uses_of(self, open_hour: OpenHour) -> dict[tuple[str | None, str], UsageAmounts]:
         return uses_of(open_hour.snapshot(_FOR_USES), self._keys, self.connection)
@@ -420,13 +409,6 @@ class HistoryView:
             return None
 
 
-def _hour_of(open_hour: OpenHour, metrics: Collection[str]) -> StepTotals:
-    return open_hour.cached(
-        ("hour", *sorted(metrics)), lambda: hour_totals(roll_up(open_hour.snapshot(metrics, runs=False)))
-    )
-
-
-def _quarters_of(open_hour: OpenHour, metrics: Collection[str]) -> list[StepTotals]:
-    return open_hour.cached(
-        ("quarters", *sorted(metrics)), lambda: quarter_totals(roll_up(open_hour.snapshot(metrics, runs=False)))
-    )
+def _roll_up(open_hour: OpenHour, metrics: Collection[str]) -> tuple[StepTotals, list[StepTotals]]:
+    quarters = roll_up(open_hour.snapshot(metrics, runs=False))
+    return hour_totals(quarters), quarter_totals(quarters)
