@@ -18,7 +18,7 @@ from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope
 from gpudeck.events.detector import EventDetector
 from gpudeck.fleet.hub import Hub
-from gpudeck.history.embedded.keys import BatchBuilder, KeyRegistry
+from gpudeck.history.embedded.keys import KeyRegistry
 from gpudeck.history.embedded.tables import open_to_write
 from gpudeck.history.recorder import Recorder, Sample, count_samples
 from gpudeck.model.target import Target
@@ -59,7 +59,7 @@ class Crowd:
         assert count_samples(self.samples) == len(self.names)
         with TemporaryDirectory() as folder, closing(open_to_write(Path(folder) / "history.db")) as connection:
             keys = KeyRegistry(connection)
-            BatchBuilder(keys, self.clock).take(self.samples)
+            keys.make_batch(self.samples, self.clock())
             keys.write_new()
 
     def expect(self) -> None:

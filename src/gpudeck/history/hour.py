@@ -400,54 +400,46 @@ def _unpack_runs(packed: _Runs, shape: tuple[int, int]) -> list[RunSlice]:
 
 def merge_hours(old: Hour, new: Hour) -> Hour:
     """Every moment once; of one that both have, the old. Samples that came between others shorten what these cover."""
+    hours = old, new
     times, order = np.unique(np.concatenate([old.times, new.times]), return_index=True)
     covered = np.concatenate([old.covered, new.covered])[order]
     gpus = list(dict.fromkeys([*old.gpus, *new.gpus]))
-    rows = {gpu: row for row, gpu in enumerate(gpus)}
+    rows = [[hour.gpus.index(gpu) if gpu in hour.gpus else -1 for gpu in gpus] for hour in hours]
+
+    def join(tables: Sequence[NDArray[Any]], blank: float) -> NDArray[Any]:
+        """Side by side. The last row, which is blank, is that of a GPU that the hour does not have."""
+        padded = [np.pad(table, ((0, 1), (0, 0)), constant_values=blank) for table in tables]
+        return np.concatenate([table[of] for table, of in zip(padded, rows, strict=True)], axis=1)[:, order]
+
     merged = Hour(
         start=old.start,
         times=times,
         covered=np.minimum(np.diff(times, prepend=-np.inf), covered),
         gpus=gpus,
-        states=_side_by_side(old.states, new.states, old, new, rows, order, 0),
+        states=join([hour.states for hour in hours], ABSENT),
     )
-    merged.metrics = {
-        name: _side_by_side(old.metric(name), new.metric(name), old, new, rows, order, np.nan)
-        for name in sorted({*old.metrics, *new.metrics})
-    }
+    names = sorted({*old.metrics, *new.metrics})
+    merged.metrics = {name: join([hour.metric(name) for hour in hours], np.nan) for name in names}
     for name in sorted({*old.host, *new.host}):
-        values = [hour.host.get(name, np.full(len(hour.times), np.nan)) for hour in (old, new)]
+        values = [hour.host.get(name, np.full(len(hour.times), np.nan)) for hour in hours]
         merged.host[name] = np.concatenate(values)[order]
-    merged.runs = _merge_runs(old, new, rows, order)
+    merged.runs = _merge_runs(hours, gpus, order)
     return merged
 
 
-def _side_by_side(  # noqa: PLR0917 - one call for each of an hour's tables
-    one: np.ndarray, other: np.ndarray, old: Hour, new: Hour, rows: dict[int, int], order: np.ndarray, blank: float
-) -> np.ndarray:
-    table = np.full((len(rows), len(old.times) + len(new.times)), blank, dtype=one.dtype)
-    if old.gpus:
-        table[[rows[gpu] for gpu in old.gpus], : len(old.times)] = one
-    if new.gpus:
-        table[[rows[gpu] for gpu in new.gpus], len(old.times) :] = other
-    return table[:, order]
+def _merge_runs(hours: Sequence[Hour], gpus: list[int], order: NDArray[np.int64]) -> list[RunSlice]:
+    parts = [{(part.run, gpus.index(hour.gpus[part.gpu])): part for part in hour.runs} for hour in hours]
+    merged: list[RunSlice] = []
+    for key in sorted({key for some in parts for key in some}):
+        both = [some.get(key) or blank_run(*key, len(hour.times)) for some, hour in zip(parts, hours, strict=True)]
+        lines = (
+            np.concatenate([getattr(part, name) for part in both])[order]
+            for name in ("present", "memory", "utilization")
+        )
+        merged.append(RunSlice(*key, *lines))
+    return merged
 
 
-def _merge_runs(old: Hour, new: Hour, rows: dict[int, int], order: np.ndarray) -> list[RunSlice]:
-    count = len(old.times) + len(new.times)
-    slices: dict[tuple[int, int], RunSlice] = {}
-    for hour, begin in ((old, 0), (new, len(old.times))):
-        until = begin + len(hour.times)
-        for part in hour.runs:
-            key = (part.run, rows[hour.gpus[part.gpu]])
-            if key not in slices:
-                blank = np.zeros(count, dtype=bool), np.full(count, np.nan), np.full(count, np.nan)
-                slices[key] = RunSlice(*key, *blank)
-            whole = slices[key]
-            whole.present[begin:until] = part.present
-            whole.memory[begin:until] = part.memory
-            whole.utilization[begin:until] = part.utilization
-    return [
-        RunSlice(part.run, part.gpu, part.present[order], part.memory[order], part.utilization[order])
-        for _, part in sorted(slices.items())
-    ]
+def blank_run(run: int, gpu: int, samples: int) -> RunSlice:
+    """Of one that is not there."""
+    return RunSlice(run, gpu, np.zeros(samples, np.bool_), np.full(samples, np.nan), np.full(samples, np.nan))

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpudeck.fleet.columns import AVAILABILITY_WORDS, Rows, rows_of
@@ -19,7 +20,6 @@ from gpudeck.history.sample import (
     HOST_NAMES,
     NOTHING,
     STATE_NUMBERS,
-    ForwardedSample,
     GpuSample,
     HostSample,
     ProcessSample,
@@ -201,7 +201,7 @@ class Recorder(FleetObserver):
         self._backlog += is_backlog
         if self._is_due(host, observed_at):
             sample = sample_host(host, round(observed_at, 3), max(self._every, host.interval))
-            self._samples.append(ForwardedSample(*sample) if host.is_forwarded else sample)
+            self._samples.append(replace(as_batch([sample]), is_forwarded=True) if host.is_forwarded else sample)
 
     def on_time(self, now: float) -> None:
         """What was sampled in a second is on its way to the disk before anything else is done in the next."""
@@ -301,15 +301,8 @@ def _describe(gpus: Collection[GpuState], *, is_current: bool) -> Devices:
 
 
 def _describe_processes(processes: list[Process] | None) -> tuple[ProcessSample, ...] | None:
-    if processes is None:
-        return None
-    return tuple(
-        [
-            ProcessSample(one.pid, one.started_at, one.user, one.command, one.container, one.job, None, None)
-            for one in processes
-            if not one.display
-        ]
-    )
+    samples = sample_processes(processes)
+    return samples and tuple(map(without_numbers, samples))
 
 
 def _find_runs(gpus: Iterable[GpuState]) -> Rows:
@@ -332,22 +325,22 @@ def _sample_gpu(gpu: GpuState) -> GpuSample:
     state = STATE_NUMBERS[gpu.availability]
     if not gpu.is_current:
         return GpuSample(gpu.uuid, gpu.label, gpu.name, state, NOTHING, None)
-    values = tuple(gpu.numbers())
-    return GpuSample(gpu.uuid, gpu.label, gpu.name, state, values, sample_processes(gpu.processes))
+    return GpuSample(gpu.uuid, gpu.label, gpu.name, state, tuple(gpu.numbers()), sample_processes(gpu.processes))
 
 
 def sample_processes(processes: list[Process] | None) -> tuple[ProcessSample, ...] | None:
-    return None if processes is None else tuple([_sample_process(one) for one in processes if not one.display])
-
-
-def _sample_process(one: Process) -> ProcessSample:
-    return ProcessSample(
-        one.pid,
-        one.started_at,
-        one.user,
-        one.command,
-        one.container,
-        one.job,
-        one.memory_used_bytes,
-        one.utilization_percent,
+    return (
+        None
+        if processes is None
+        else tuple(
+            [
+                ProcessSample(
+                    *(one.pid, one.started_at, one.user, one.command, one.container, one.job),
+                    one.memory_used_bytes,
+                    one.utilization_percent,
+                )
+                for one in processes
+                if not one.display
+            ]
+        )
     )

@@ -49,11 +49,5 @@ class HostSample(NamedTuple):
     gpus: tuple[GpuSample, ...]
 
 
-class ForwardedSample(HostSample):
-    """One whose report another hub took, which sends it to the store that all hubs share."""
-
-    __slots__ = ()
-
-
 NOTHING: Final[Values] = (None,) * len(GPU_NAMES)
 """The values of a GPU without current readings."""

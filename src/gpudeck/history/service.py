@@ -43,9 +43,7 @@ class OpeningStore:
         self._open_store = open_store
         self._waiting: list[Sample] = []
         self._lock = threading.Lock()
-        self._is_decided = threading.Event()
-        self._is_closed = False
-        self._closing = threading.Event()
+        self._is_decided, self._is_closed = threading.Event(), threading.Event()
         threading.Thread(target=self._open, name="history-opening", daemon=True).start()
 
     @property
@@ -79,12 +77,10 @@ class OpeningStore:
 
     def close(self) -> None:
         """Blocks until everything taken is written. One that is still being opened is closed by its own thread."""
-        self._closing.set()
         with self._lock:
-            self._is_closed = True
-            store = self._store
-        if store is not None:
-            store.close()
+            self._is_closed.set()
+        if self._store is not None:
+            self._store.close()
 
     def settle(self) -> bool:
         from gpudeck.history.embedded.store import EmbeddedStore  # noqa: PLC0415 - it is imported, where there is one
@@ -96,47 +92,38 @@ class OpeningStore:
         """What answers a question: blocks until the store is open. Raises Temporary where it cannot be opened."""
         if name not in _QUESTIONS:
             raise AttributeError(name)
-        return getattr(self._opened(), name)
-
-    def _opened(self) -> Store:
         store = self.wait()
+        if store is None and self._why_not is None:
+            raise Temporary("the history is still being opened.", "Ask again in a moment.")
         if store is None:
-            raise Temporary(
-                self.problem or "the history is still being opened.", "" if self.problem else "Ask again in a moment."
-            )
-        return store
+            raise Temporary(self._why_not or "")
+        return getattr(store, name)
 
     def _open(self) -> None:
         """Again and again: a disk may be mounted, made writable or cleared while the hub runs."""
-        while not self._try_to_open() and not self._closing.wait(RETRY_SECONDS):
-            pass
-
-    def _try_to_open(self) -> bool:
-        before, store = self._why_not, None
-        try:
-            store = self._open_store()
-        except GpudeckError as error:
-            self._why_not = str(error)
-            if self._why_not != before:
-                log.error("%s", error)  # noqa: TRY400 - the message says all
-        except Exception as error:
-            self._why_not = "the history cannot be opened: see the hub's log."
-            if self._why_not != before:
-                log.exception("the history cannot be opened", exc_info=error)
-        else:
-            self._hand_over(store)
-        self._is_decided.set()
-        return store is not None
+        while not self._is_closed.is_set():
+            try:
+                self._hand_over(self._open_store())
+            except Exception as error:
+                is_known = isinstance(error, GpudeckError)
+                why_not = str(error) if is_known else "the history cannot be opened: see the hub's log."
+                if why_not != self._why_not:
+                    log.exception("%s", why_not, exc_info=None if is_known else error)
+                self._why_not = why_not
+                self._is_decided.set()
+                self._is_closed.wait(RETRY_SECONDS)
+            else:
+                return
 
     def _hand_over(self, store: Store) -> None:
         with self._lock:
-            is_wanted = not self._is_closed
-            if is_wanted:
+            if self._is_closed.is_set():
+                store.close()
+            else:
                 store.take(self._waiting)
                 self._store = store
             self._waiting = []
-        if not is_wanted:
-            store.close()
+        self._is_decided.set()
 
 
 class HistoryService(Service):

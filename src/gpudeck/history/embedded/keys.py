@@ -20,7 +20,6 @@ from gpudeck.history.embedded.journal import GpuRuns, SampleBatch, make_batch
 from gpudeck.history.embedded.tables import checksum, convert_rows, split_key
 from gpudeck.history.recorder import Devices, Sample, as_batch
 from gpudeck.history.sample import ProcessSample
-from gpudeck.model.clock import Clock
 
 log = logging.getLogger(__name__)
 
@@ -112,6 +111,44 @@ class KeyRegistry:
             hours = [query(f"SELECT max(key) FROM {name}").fetchone()[0] for name in ("chunks", "quarters", "sealed")]  # noqa: S608
             found += [split_key(key)[0] for key in hours if isinstance(key, int)]
         return max((number for number in found if isinstance(number, int)), default=0)
+
+    def make_batch(self, samples: Sequence[Sample], now: float) -> SampleBatch:
+        """Inside of a transaction: what is new gets its number."""
+        batch = as_batch(samples)
+        hosts: list[int] = []
+        gpu_runs: list[GpuRuns] = []
+        for names, at, devices in zip(batch.names, batch.moments[:, 0].tolist(), batch.devices, strict=True):
+            host = self.host(*names, at)
+            if host.last > max(at, now + _AHEAD):
+                # Samples of a clock that ran ahead and was set right do not count: else no run would start or end until
+                # their time.
+                host.last = at
+            hosts.append(host.key)
+            gpu_runs.append(self._gpu_runs(host, at, devices))
+            host.first, host.last = min(host.first, at), max(host.last, at)
+            host.is_changed = True
+        return make_batch(hosts, batch.moments, gpu_runs, batch.states, (batch.own, batch.table, batch.runs))
+
+    def _gpu_runs(self, host: HostKeys, at: float, devices: Devices) -> GpuRuns:
+        """Nearly always a sample has the GPUs and processes of the one before."""
+        is_late = at < host.last
+        if not is_late and (devices is host.devices or devices == host.devices):
+            return host.gpu_runs
+        keys = [self.gpu(host, *one, at) for one in zip(devices.uuids, devices.labels, devices.models, strict=True)]
+        runs = [
+            there if there is None else tuple([self.run(host, process, key, at).key for process in there])
+            for there, key in zip(devices.processes, keys, strict=True)
+        ]
+        gpu_runs = GpuRuns(tuple(keys), tuple(runs))
+        host.is_new = False
+        if not is_late:
+            host.devices, host.gpu_runs = devices, gpu_runs
+            # Where it is not known who is on some GPU, no run is said to be gone.
+            if all(there is not None for there in devices.processes):
+                present = {process.pid for there in devices.processes for process in there or ()}
+                for pid in host.runs.keys() - present:
+                    self.end(host, pid)
+        return gpu_runs
 
     def host(self, host_id: str, name: str, at: float) -> HostKeys:
         host = self.hosts.get(host_id)
@@ -305,52 +342,3 @@ def _is_same(one: float | None, other: float | None) -> bool:
 def split_gpus(text: str) -> tuple[int, ...]:
     """Those that are numbers: one that is damaged hides no other."""
     return tuple(int(part) for part in text.split(",") if part.isascii() and part.isdigit()) if text else ()
-
-
-class BatchBuilder:
-    def __init__(self, keys: KeyRegistry, now: Clock) -> None:
-        self._keys = keys
-        self._now = now
-
-    def take(self, samples: Sequence[Sample]) -> SampleBatch:
-        """Inside of a transaction: what is new gets its number."""
-        batch = as_batch(samples)
-        hosts: list[int] = []
-        gpu_runs: list[GpuRuns] = []
-        for names, at, devices in zip(batch.names, batch.moments[:, 0].tolist(), batch.devices, strict=True):
-            host = self._keys.host(*names, at)
-            hosts.append(host.key)
-            gpu_runs.append(self._gpu_runs(host, at, devices))
-            if at > host.last:
-                host.last = at
-            elif at < host.first:
-                host.first = at
-            host.is_changed = True
-        return make_batch(hosts, batch.moments, gpu_runs, batch.states, (batch.own, batch.table, batch.runs))
-
-    def _gpu_runs(self, host: HostKeys, at: float, devices: Devices) -> GpuRuns:
-        """Nearly always a sample has the GPUs and processes of the one before."""
-        is_late = at < host.last
-        if is_late and host.last > self._now() + _AHEAD:
-            # Samples of a clock that ran ahead and was set right do not count: else no run would start or end until
-            # their time.
-            host.last, is_late = at, False
-        if not is_late and (devices is host.devices or devices == host.devices):
-            return host.gpu_runs
-        keys = [
-            self._keys.gpu(host, *one, at) for one in zip(devices.uuids, devices.labels, devices.models, strict=True)
-        ]
-        runs = [
-            there if there is None else tuple([self._keys.run(host, process, key, at).key for process in there])
-            for there, key in zip(devices.processes, keys, strict=True)
-        ]
-        gpu_runs = GpuRuns(tuple(keys), tuple(runs))
-        host.is_new = False
-        if not is_late:
-            host.devices, host.gpu_runs = devices, gpu_runs
-            # Where it is not known who is on some GPU, no run is said to be gone.
-            if all(there is not None for there in devices.processes):
-                present = {process.pid for there in devices.processes for process in there or ()}
-                for pid in host.runs.keys() - present:
-                    self._keys.end(host, pid)
-        return gpu_runs

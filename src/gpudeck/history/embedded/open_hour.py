@@ -32,7 +32,7 @@ from gpudeck.history.embedded.journal import (
     unpack_steps,
 )
 from gpudeck.history.embedded.tables import key_of
-from gpudeck.history.hour import SECONDS, Hour, RunSlice, cover
+from gpudeck.history.hour import SECONDS, Hour, RunSlice, blank_run, cover
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HOST_PREFIX
 from gpudeck.history.totals import StepTotals
 from gpudeck.model.catalog import MIB
@@ -195,9 +195,7 @@ class _Assembly:
             for number, key in enumerate(pairs):
                 mine = slices.get(key)
                 if mine is None:
-                    count = self._count
-                    blank = np.zeros(count, dtype=bool), np.full(count, np.nan), np.full(count, np.nan)
-                    mine = slices[key] = RunSlice(key[0], self._rows[key[1]], *blank)
+                    mine = slices[key] = blank_run(key[0], self._rows[key[1]], self._count)
                 mine.present[span] = True
                 mine.memory[span] = memory if isinstance(memory, float) else memory[number]
                 mine.utilization[span] = use if isinstance(use, float) else use[number]

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from msgspec import structs
 
-from gpudeck.history.accounting import run_parts, uses
+from gpudeck.history.accounting import RunPart, run_parts, uses
 from gpudeck.history.base import UsageAmounts
 from gpudeck.history.codec import Damaged
 from gpudeck.history.embedded.keys import HostKeys, KeyRegistry
@@ -42,15 +42,16 @@ USE_COLUMNS: Final = ", ".join(_USE_COLUMNS)
 USE_SUMS: Final = ", ".join(f"{'max' if name == 'peak' else 'sum'}({name})" for name in _USE_COLUMNS)
 _ADD_USE: Final = (
     f"INSERT INTO uses_of_all (hour, user, model, {USE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "  # noqa: S608
-    "ON CONFLICT DO UPDATE SET held = held + excluded.held, worked = worked + excluded.worked, "
-    "idle = idle + excluded.idle, measured = measured + excluded.measured, metered = metered + excluded.metered, "
-    "joules = joules + excluded.joules, peak = max(peak, excluded.peak)"
+    f"ON CONFLICT DO UPDATE SET {', '.join(f'{name} = {name} + excluded.{name}' for name in _USE_COLUMNS[:-1])}, "
+    "peak = max(peak, excluded.peak)"
 )
 _ADD_RUN: Final = (
-    "UPDATE runs SET seconds = seconds + ?, wall_seconds = wall_seconds + ?, memory_sum = memory_sum + ?, "
-    "memory_seconds = memory_seconds + ?, memory_peak = max(memory_peak, ?), utilization_sum = utilization_sum + ?, "
-    "utilization_seconds = utilization_seconds + ?, idle = idle + ?, joules = joules + ?, metered = metered + ? "
-    "WHERE id = ?"
+    "UPDATE runs SET "  # noqa: S608
+    + ", ".join(
+        f"{name} = max({name}, ?)" if name == "memory_peak" else f"{name} = {name} + ?"
+        for name in RunPart.__struct_fields__
+    )
+    + " WHERE id = ?"
 )
 
 _KEPT_QUARTERS: Final = 16

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from gpudeck.history.embedded.journal import CURRENT, encode_entry
-from gpudeck.history.embedded.keys import BatchBuilder, KeyRegistry
+from gpudeck.history.embedded.keys import KeyRegistry
 from gpudeck.history.embedded.open_hour import HourKey, MatrixCache, OpenHours, group_neighbours
 from gpudeck.history.embedded.repair import replace_file
 from gpudeck.history.embedded.retention import delete_old, set_future_aside
@@ -109,7 +109,6 @@ class EmbeddedWriter:
         try:
             self._inode = self.path.stat().st_ino
             self.keys = KeyRegistry(self._connection)
-            self._batch_builder = BatchBuilder(self.keys, self._now)
             self._sealer = HourSealer(
                 self._connection,
                 self.keys,
@@ -261,7 +260,7 @@ class EmbeddedWriter:
 
     def _write(self, batch: list[Sample]) -> None:
         with self._transaction():
-            taken = self._batch_builder.take(batch)
+            taken = self.keys.make_batch(batch, self._now())
             cursor = self._connection.execute(
                 "INSERT INTO journal (layout, body) VALUES (?, ?)", (self._layout, encode_entry(taken))
             )

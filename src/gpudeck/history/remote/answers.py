@@ -5,7 +5,7 @@ steps between two samples of a slowly sampled host are filled (lookback) and gap
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -265,6 +265,7 @@ _TICK: Final = 0.01
 _UNKNOWN: Final = STATE_NUMBERS["unknown"]
 
 _Gpu = tuple[str, str]
+"""Host's id and UUID; of the host itself the UUID is empty."""
 
 
 class _Found(Struct):
@@ -272,7 +273,7 @@ class _Found(Struct):
 
     at: dict[str, tuple[str, float, float]] = field(default_factory=dict)
     gpus: dict[str, dict[str, tuple[str, str, int]]] = field(default_factory=dict)
-    values: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    values: dict[_Gpu, dict[str, float]] = field(default_factory=dict)
     memory: dict[_Gpu, dict[str, float]] = field(default_factory=dict)
 
 
@@ -324,7 +325,8 @@ def _ask(reader: PromReader, query: MomentQuery) -> _Found:
         found.memory.setdefault((labels["host_id"], labels.get("uuid", "")), {})[labels.get("user", "")] = size
     for (name, is_host), rows in zip(wanted, values, strict=True):
         for labels, value in rows:
-            found.values[labels["host_id"], "" if is_host else labels.get("uuid", ""), name] = value
+            device = labels["host_id"], "" if is_host else labels.get("uuid", "")
+            found.values.setdefault(device, {})[name] = value
     return found
 
 
@@ -351,21 +353,19 @@ def _find_processes(usage_store: EmbeddedStore, at: float, found: _Found) -> dic
 
 def _make_sample(host_id: str, found: _Found, processes: Mapping[str, list[ProcessSample]]) -> HostSample:
     name, at, seconds = found.at[host_id]
-    own = _values(HOST_SERIES, HOST_METRICS, lambda series: found.values.get((host_id, "", series)))
+    own = _values(HOST_SERIES, HOST_METRICS, found.values.get((host_id, ""), {}))
     gpus = []
     for uuid, (label, model, state) in sorted(found.gpus.get(host_id, {}).items(), key=lambda one: _order(one[1][0])):
         if state == _UNKNOWN:
             gpus.append(GpuSample(uuid, label, model, state, NOTHING, None))
             continue
-        values = _values(GPU_SERIES, GPU_METRICS, lambda series, uuid=uuid: found.values.get((host_id, uuid, series)))  # type: ignore[misc]
+        values = _values(GPU_SERIES, GPU_METRICS, found.values.get((host_id, uuid), {}))
         gpus.append(GpuSample(uuid, label, model, state, values, tuple(processes.get(uuid, ()))))
     return HostSample(host_id, name, at, seconds, own, tuple(gpus))
 
 
-def _values(
-    series: tuple[ExposedMetric, ...], catalog: Mapping[str, Metric], find: Callable[[str], float | None]
-) -> Values:
-    found = [(one, metric, find(one.name)) for one, metric in zip(series, catalog.values(), strict=True)]
+def _values(series: tuple[ExposedMetric, ...], catalog: Mapping[str, Metric], values: Mapping[str, float]) -> Values:
+    found = [(one, metric, values.get(one.name)) for one, metric in zip(series, catalog.values(), strict=True)]
     return tuple(None if value is None else metric.round(value * one.per / one.times) for one, metric, value in found)
 
 

@@ -27,7 +27,6 @@ from gpudeck.history.remote.answers import RemoteAnswers, find_hosts
 from gpudeck.history.remote.client import SECONDS, PromClient, PromReader
 from gpudeck.history.remote.encoder import UsageCounters
 from gpudeck.history.remote.writer import DiskQueue, RemoteWriter, RemoteWriteSender, SendStats
-from gpudeck.history.sample import ForwardedSample
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model import clock as clocks
 from gpudeck.model.errors import Temporary, UsageError
@@ -110,7 +109,7 @@ class RemoteStore:
         return self._usage_store.damage
 
     def take(self, samples: Sequence[Sample]) -> None:
-        self.writer.take([one for one in samples if not _is_forwarded(one)])
+        self.writer.take([one for one in samples if not (isinstance(one, LiveBatch) and one.is_forwarded)])
         self._usage_store.take(samples)
 
     def series(self, query: SeriesQuery) -> Answer:
@@ -177,10 +176,6 @@ class RemoteStore:
         self._queue.close()
         self._write_client.close()
         self._read_client.close()
-
-
-def _is_forwarded(sample: Sample) -> bool:
-    return sample.is_forwarded if isinstance(sample, LiveBatch) else isinstance(sample, ForwardedSample)
 
 
 def _open_queue(folder: Path, most_bytes: int) -> DiskQueue:
