@@ -51,8 +51,8 @@ def one(entry: object) -> ImportPlan:
     return plan_of(json.dumps({"gpu01": [entry]}))
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252"])
-def test_file_of_the_readme_is_taken_with_its_comments_in_both_forms_and_any_encoding(encoding: str) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_file_of_the_readme_is_taken_with_its_comments_in_both_forms(encoding: str) -> None:
     plan = plan_of(README.encode(encoding))
     assert plan.steps == [
         ReservationStep("big-one", "0", "ada lovelace", 1530534600.0, "paper", "2018-07-02 12:30 UTC"),
@@ -60,7 +60,7 @@ def test_file_of_the_readme_is_taken_with_its_comments_in_both_forms_and_any_enc
             "gputest001-pa4", "1", "pnoël", 1533081600.0, "see http://lab/x // and <b>this</b>", "2018-08-01 00:00 UTC"
         ),
     ]
-    assert plan.over == [SkippedEntry("line 2, big-one, GPU 1", "ended 2017-01-01 00:00 UTC")]
+    assert plan.over == [SkippedEntry("big-one, GPU 1", "ended 2017-01-01 00:00 UTC")]
     assert plan.left == []
     assert "no_show" in plan.notes[0]
 
@@ -78,7 +78,7 @@ def test_reservation_that_no_hub_would_make_is_named_before_one_is_asked() -> No
     plan = one({"name": "ada", "date": "2099-01-01 00:00"})
     assert plan.steps == []
     reason = "is reserved until 2099-01-01 00:00 UTC, and that is refused: the end is more than ten years away"
-    assert plan.left == [SkippedEntry("line 1, gpu01, GPU 0", reason)]
+    assert plan.left == [SkippedEntry("gpu01, GPU 0", reason)]
 
 
 def reservation(user: str, end: float, note: str, *places: str) -> Reservation:
@@ -137,7 +137,7 @@ def test_entry_that_makes_no_sense_is_named_with_its_place(entry: object, told: 
     plan = one(entry)
     assert plan.steps == []
     (left,) = plan.left
-    assert left.place == "line 1, gpu01, GPU 0"
+    assert left.place == "gpu01, GPU 0"
     assert told in left.reason
 
 

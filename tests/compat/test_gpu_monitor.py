@@ -407,7 +407,7 @@ def test_hosts_that_a_service_in_consul_names_are_found() -> None:
 
     async def work() -> tuple[list[Target], list[str]]:
         async with json_server(body) as url:
-            provider = ConsulNodes(f"{url}/v1/catalog/service/gpu?tag=x", 60.0)
+            provider = ConsulNodes(f"{url}/v1/catalog/service/gpu?tag=x")
             try:
                 return await provider.find(), provider.problems
             finally:
@@ -428,7 +428,7 @@ def test_hosts_that_a_service_in_consul_names_are_found() -> None:
 def test_more_hosts_than_there_is_room_for_are_told_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> list[tuple[int, list[str]]]:
         async with json_server(b"[%s]" % b",".join(b'{"Node": "h%d"}' % number for number in range(9))) as url:
-            providers = [ConsulNodes(url, 60.0), FolderHosts(str(folder))]
+            providers = [ConsulNodes(url), FolderHosts(str(folder))]
             found = [(len(await provider.find()), provider.problems) for provider in providers]
             await providers[0].close()
             return found
@@ -445,7 +445,7 @@ def test_more_hosts_than_there_is_room_for_are_told_once(folder: Path, monkeypat
 def test_answer_that_is_no_list_is_an_error_and_no_empty_list(body: bytes) -> None:
     async def work() -> None:
         async with json_server(body) as url:
-            provider = ConsulNodes(url, 60.0)
+            provider = ConsulNodes(url)
             try:
                 await provider.find()
             finally:

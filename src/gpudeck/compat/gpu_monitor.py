@@ -15,7 +15,7 @@ from msgspec import Struct
 from gpudeck.compat.gpu_monitor_files import KINDS, WHO, Files, make_reader, read_report
 from gpudeck.compat.settings import GpuMonitorSettings
 from gpudeck.discovery.host_names import is_host_name, quote
-from gpudeck.discovery.inputs import FileProvider, FileThread, HostFindings, Provider, ServerProvider, find_path
+from gpudeck.discovery.inputs import FileProvider, FileThread, HostFindings, ServerProvider, find_path
 from gpudeck.fetch import AddressGuard, Fetcher, HttpResponse
 from gpudeck.model.address import show_url
 from gpudeck.model.cpu_budget import parse_in_thread
@@ -180,11 +180,6 @@ def _parse_date(text: str) -> float | None:
         return None
 
 
-def make_providers(settings: GpuMonitorSettings) -> list[Provider]:
-    folder: list[Provider] = [FolderHosts(settings.folder)] if settings.folder else []
-    return [*folder, *([ConsulNodes(settings.consul, _CONSUL_SECONDS)] if settings.consul else [])]
-
-
 class FolderHosts(FileProvider):
     """Every host with a file of GPUs in the folder. An invalid name is reported as a problem, and not read."""
 
@@ -221,10 +216,10 @@ class ConsulNodes(ServerProvider):
     """The nodes in a list that an address answers, as gpu-monitor asked Consul: only their names count. A host is known
     by its short name, as in its files and reservations, unless two nodes have the same one."""
 
-    def __init__(self, url: str, interval: float) -> None:
+    def __init__(self, url: str) -> None:
         self._url = url
         self._shown = show_url(url)
-        super().__init__(f"consul {self._shown}", interval)
+        super().__init__(f"consul {self._shown}", _CONSUL_SECONDS)
 
     async def find(self) -> list[Target]:
         await self._fetch(self._url, read_nodes, self.origin, self._shown)

@@ -37,9 +37,9 @@ _LONGEST = 64
 
 def plan_reservations(content: bytes, file: str, here: ImportContext, plan: ImportPlan) -> None:
     """Add a step for each reservation that has not ended. Raises UsageError for a file that is no comments.json."""
-    plain = _TOKEN.sub(lambda token: token[0] if token[0].startswith('"') else "", _decode(content))
     try:
-        root = json.loads(plain)
+        text = content.decode("utf-8-sig")
+        root = json.loads(_TOKEN.sub(lambda token: token[0] if token[0].startswith('"') else "", text))
     except (ValueError, RecursionError) as error:
         line = f", line {error.lineno}" if isinstance(error, json.JSONDecodeError) else ""
         raise UsageError(f"{file}{line}: this is no comments.json.", _LOOK) from error
@@ -47,11 +47,10 @@ def plan_reservations(content: bytes, file: str, here: ImportContext, plan: Impo
         return  # PHP writes an empty object so.
     if not isinstance(root, dict):
         raise UsageError(f"{file} is no comments.json: it has no hosts.", _LOOK)
-    lines = _find_lines(plain)
     if sum(len(gpus) for gpus in root.values() if isinstance(gpus, list | dict)) > _MOST:
         raise UsageError(f"{file} has more than {_MOST} entries: it is something else.", _LOOK)
     for host, gpus in root.items():
-        place = f"line {lines.get(host, 1)}, {clean(host)[:80]}"
+        place = clean(host)[:80]
         if not is_host_name(host):
             plan.leave(place, f"{quote(host)} is no name of a host")
         elif not isinstance(gpus, list | dict):
@@ -110,26 +109,6 @@ def write_comments(reservations: Sequence[Reservation]) -> str:
             hosts.setdefault(gpu.host, {})[gpu.label] = entry
     ordered = {host: dict(sorted(gpus.items())) for host, gpus in sorted(hosts.items())}
     return json.dumps(ordered, indent=2, ensure_ascii=False) + "\n"
-
-
-def _decode(content: bytes) -> str:
-    """UTF-8 as PHP writes it, or what editors of that time made of names such as Noël."""
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        return content.decode("cp1252", errors="replace")
-
-
-def _find_lines(text: str) -> dict[str, int]:
-    """Where each key stands first: a parser of JSON does not report it."""
-    lines: dict[str, int] = {}
-    for number, line in enumerate(text.split("\n"), 1):
-        for key in re.findall(r'("(?:[^"\\]|\\.)*+")\s*:', line):
-            try:
-                lines.setdefault(json.loads(key), number)
-            except ValueError:
-                continue
-    return lines
 
 
 def _text(value: object) -> str:

@@ -158,11 +158,13 @@ def make_poll_methods(settings: CompatSettings) -> dict[str, PollMethod]:
 
 
 def make_providers(settings: CompatSettings) -> list[Provider]:
-    if settings.gpu_monitor is None:
+    files = settings.gpu_monitor
+    if files is None:
         return []
-    from gpudeck.compat.gpu_monitor import make_providers as make  # noqa: PLC0415 - see above
+    from gpudeck.compat.gpu_monitor import ConsulNodes, FolderHosts  # noqa: PLC0415 - see above
 
-    return make(settings.gpu_monitor)
+    folder: list[Provider] = [FolderHosts(files.folder)] if files.folder else []
+    return [*folder, *([ConsulNodes(files.consul)] if files.consul else [])]
 
 
 def names_hosts(settings: CompatSettings) -> bool:

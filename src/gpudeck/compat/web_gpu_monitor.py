@@ -23,14 +23,13 @@ DRAINED = "maintenance"
 def read(file: Path, _: ImportContext) -> ImportPlan:
     """Raises UsageError for a file that is no config.ini."""
     content = read_small_file(file)
-    common, lines, plan = _read_section(file, content), _find_lines(content), ImportPlan()
+    common, plan = _read_section(file, content), ImportPlan()
     user, key = common.get("user", "").strip(), common.get("key_filename", "").strip()
-    place = f"line {lines.get('hosts', 1)}"
-    words = [(place, word) for word in common["hosts"].replace("\n", ",").split(",") if word.strip()]
+    words = [("hosts", word) for word in common["hosts"].replace("\n", ",").split(",") if word.strip()]
     add_hosts(plan, words, "ssh", **({"user": user} if user else {}))
     for name in common:
         if name not in _KNOWN:
-            plan.leave(f"line {lines.get(name, 1)}", f"{quote(name)} is no setting of web-gpu-monitor")
+            plan.leave("[common]", f"{quote(name)} is no setting of web-gpu-monitor")
     if key:
         # A relative path began where its scripts were run, which is the folder of the file.
         path = key if key.startswith("~") else str(file.absolute().parent / key)
@@ -50,14 +49,6 @@ def _read_section(file: Path, content: bytes) -> dict[str, str]:
     if not parser.has_section("common") or not parser.get("common", "hosts", fallback="").strip():
         raise UsageError(f"{file} has no hosts in [common]: it is no config.ini of web-gpu-monitor.", _LOOK)
     return dict(parser["common"])
-
-
-def _find_lines(content: bytes) -> dict[str, int]:
-    lines: dict[str, int] = {}
-    for number, line in enumerate(content.decode("utf-8-sig", errors="replace").splitlines(), 1):
-        name = line.replace(":", "=").partition("=")[0].strip().lower()
-        lines.setdefault(name, number)
-    return lines
 
 
 def write_load_data(fleet: Fleet) -> str:
