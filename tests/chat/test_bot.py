@@ -91,7 +91,7 @@ def test_where_somebody_is_by_login_account_and_mention(lab: Lab) -> None:
     for text in ("where bobby", "WHERE Bob", f"where <@{BOB}>"):
         assert "*gpu03:0*" in lab.say(text)
     assert "is on no GPU" in lab.say("where nobody")
-    assert "names no such Slack ID" in lab.say(f"where <@{EVE}>")
+    assert "has no such Slack ID" in lab.say(f"where <@{EVE}>")
 
 
 def test_where_a_host_is_and_when_it_last_reported_as_the_predecessor_tells(lab: Lab) -> None:
@@ -202,7 +202,7 @@ def test_all_cmd_is_the_table_that_curl_shows(lab: Lab) -> None:
 
 
 def test_a_site_keeps_its_own_words_for_commands(lab: Lab) -> None:
-    lab.bot = Bot(replace(lab.place, keywords={"machines": "hosts", "gpus?": "all"}), lab.find_zone)
+    lab.bot = Bot(lab.place, lab.find_zone, keywords={"machines": "hosts", "gpus?": "all"})
     assert lab.say("Machines") == lab.say("hosts")
     assert lab.say("GPUS? busy") == lab.say("all busy")
 

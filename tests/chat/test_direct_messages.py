@@ -81,8 +81,8 @@ def test_a_watch_tells_the_words_of_the_bot(hub: Hub) -> None:
     [
         ("user_not_found", Unreached, "does not let the bot write to this user (user_not_found)"),
         ("channel_not_found", Unreached, "does not let the bot write to this user"),
-        ("token_revoked", Refused, "Slack refuses the bot's bot_token (token_revoked)"),
-        ("missing_scope", Refused, "the bot lacks a permission (missing_scope chat:write)"),
+        ("token_revoked", Refused, "Slack refuses the bot's bot_token (token_revoked, "),
+        ("missing_scope", Refused, "bot_token (missing_scope, it needs chat:write)"),
         ("fatal_error", Temporary, "Slack answers fatal_error"),
     ],
 )

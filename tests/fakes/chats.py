@@ -11,12 +11,10 @@ from fakes.clock import FakeClock
 from fakes.reports import make_busy_gpu, make_envelope, make_gpu
 from gpudeck.alerts.watches import Watches
 from gpudeck.api.access import Commands, Policy
-from gpudeck.api.history import HistoryQueries
-from gpudeck.api.reservations import ReservationHandler
 from gpudeck.auth.auth import UserDirectory
 from gpudeck.auth.settings import AccountRole, UserSettings
 from gpudeck.chat.blocks import ChatAnswer
-from gpudeck.chat.bot import Bot, BotServices, ChatUsers, Question, Read
+from gpudeck.chat.bot import Bot, BotServices, Question, Read
 from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
@@ -63,15 +61,14 @@ class Lab:
         policy = Policy(is_readable=is_readable, needs_accounts=needs_accounts, commands=commands)
         self.place = BotServices(
             hub=self.hub,
+            auth=self.auth,
             policy=policy,
-            users=ChatUsers(self.auth, policy, read),
-            reservations=ReservationHandler(self.hub, self.auth, self.calendar),
-            audit=self.auth.audit,
-            questions=HistoryQueries(history, self.clock),
+            reservations=self.calendar,
             events=EventLog(self.auth.database, EventSettings()),
             watches=self.watches,
+            history=history,
         )
-        self.bot = Bot(self.place, self.find_zone)
+        self.bot = Bot(self.place, self.find_zone, read)
 
     def report(self, host: str, gpus: list[Any]) -> None:
         self.hub.fleet.apply(make_envelope(host, gpus=gpus), via="push", now=self.clock.now)

@@ -19,6 +19,7 @@ from gpudeck.api.access import Authenticator, Policy
 from gpudeck.api.history import HistoryQueries
 from gpudeck.app.plan import Plan
 from gpudeck.auth.auth import Auth
+from gpudeck.chat.bot import BotServices
 from gpudeck.chat.service import ChatService, DirectMessageChannel
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL, name_fleet
@@ -224,21 +225,19 @@ class HubServices:
             duty=duty("digests"),
             fenced=fence("digests"),
         )
-        chat = ChatService(
-            hub,
-            auth,
-            policy,
-            settings.chat,
+        bot_services = BotServices(
+            hub=hub,
+            auth=auth,
+            policy=policy,
             reservations=self.reservations.calendar,
             events=events,
+            watches=self.messages.watches,
             waiting=self.queue.queue,
             history=store,
-            watches=self.messages.watches,
             reaches=self.messages.reaches,
-            direct_messages=bot,
             address=notify.page or f"on {socket.gethostname()}, listening on {settings.listen}",
-            duty=duty("chat"),
         )
+        chat = ChatService(bot_services, settings.chat, direct_messages=bot, duty=duty("chat"))
         if cluster is not None:
             cluster.subscribe("alerts", self._show_shared_alerts)
             cluster.subscribe("removed", self._remove_hosts)

@@ -270,7 +270,28 @@ def answer_host(fleet: Fleet, name: str) -> ChatAnswer | None:
     return list_answer(title, gpu_lines(host), lambda: render_fleet(part, width=_WIDTH), "host", small)
 
 
-def answer_who(fleet: Fleet, place: str, *, with_address: bool = False) -> ChatAnswer:
+def answer_who(fleet: Fleet, words: Sequence[str]) -> ChatAnswer:
+    if len(words) > 1:
+        return text_answer("Such as `who gpu07` or `who gpu07:3`.")
+    return answer_place(fleet, words[0]) if words else answer_everybody(fleet)
+
+
+def answer_other(fleet: Fleet, words: Sequence[str]) -> ChatAnswer:
+    """The name of a host, a GPU, a host with words, or the words of a search alone."""
+    name, *more = words
+    host = None if more else answer_host(fleet, name)
+    if host is not None:
+        return host
+    if more and more[-1].lower() in {"detail", "details"} and find_name(fleet, name) is not None:
+        return answer_fleet(fleet, words[:-1], detail=True)
+    if is_search(fleet, words):
+        return answer_fleet(fleet, words)
+    if not more and (":" in name or name.upper().startswith(("GPU-", "MIG-"))):
+        return answer_place(fleet, name)
+    return no_such_command(fleet, name)
+
+
+def answer_place(fleet: Fleet, place: str, *, with_address: bool = False) -> ChatAnswer:
     """Who is on a host or on one GPU: HOST, HOST:GPU or a UUID; where the host is, too, if that was asked."""
     host_name, _, labels = place.partition(":")
     part = _find_host(fleet, host_name) or _find_gpu(fleet, place)

@@ -5,7 +5,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import tzinfo
 from functools import partial
-from typing import Literal
+from types import MappingProxyType
+from typing import Final, Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -15,7 +16,6 @@ from gpudeck.api.access import Policy
 from gpudeck.api.history import HistoryQueries
 from gpudeck.api.reservations import ReservationHandler
 from gpudeck.api.verdicts import judge_runs
-from gpudeck.auth.audit import Audit
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import NOBODY, Caller
 from gpudeck.chat import answers
@@ -44,6 +44,7 @@ from gpudeck.model.job import Runs
 from gpudeck.model.times import read_span
 from gpudeck.model.view import Fleet
 from gpudeck.queueing.queue import WaitQueue
+from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.reservations.conflicts import Conflict
 from gpudeck.reservations.store import ReservationQuery
 
@@ -56,6 +57,18 @@ _WRITING = {"reserve", "release", "watch", "watches", "unwatch"}
 """Commands that need the role user."""
 FindZone = Callable[[str], Awaitable[tzinfo]]
 """The time zone of a Slack user, by ID."""
+_LOOKS: Final[dict[Name, Callable[[Fleet, tuple[str, ...]], ChatAnswer]]] = {
+    "help": lambda _, __: answers.answer_help(),
+    "hosts": answers.answer_hosts,
+    "all": answers.answer_fleet,
+    "all_cmd": partial(answers.answer_fleet, table=True),
+    "all_detail": partial(answers.answer_fleet, detail=True),
+    "users": answers.answer_everybody,
+    "alerts": answers.answer_alerts,
+    "who": answers.answer_who,
+    "other": answers.answer_other,
+}
+"""Commands that only read the fleet."""
 
 
 class ChatUser(Struct, frozen=True):
@@ -128,71 +141,47 @@ def explain_unknown_user(user: ChatUser) -> str:
 
 
 class BotServices(Struct, frozen=True):
-    """The services that the bot uses; a missing one is named in the answer. `audit` is where what is changed is written
-    down."""
+    """The services that the bot uses; a missing one is named in the answer."""
 
     hub: Hub
+    auth: Auth
     policy: Policy
-    users: ChatUsers
-    reservations: ReservationHandler
-    audit: Audit
-    questions: HistoryQueries
+    reservations: ReservationCalendar
     events: EventLog
+    watches: Watches
     waiting: WaitQueue | None = None
-    watches: Watches | None = None
+    history: Store | None = None
     reaches: Callable[[str | None], bool] = field(default=lambda _: True)
     """Whether an account can be notified directly when one of its watches fires."""
-    keywords: Mapping[str, Name] = field(default_factory=dict)
-    """Words of the site's own for commands."""
     address: str = ""
-    """Where people open the page, or where the hub listens."""
+    """Where users open the page, or where the hub listens."""
 
 
 class CommandHandler:
-    """One question of one person."""
+    """One question of one user."""
 
-    def __init__(self, services: BotServices, find_zone: FindZone, user: ChatUser, *, is_private: bool) -> None:
+    def __init__(self, services: BotServices, users: ChatUsers, zone: FindZone, user: ChatUser, *, is_private: bool):
         self._services = services
-        self._find_zone = find_zone
+        self._users = users
+        self._find_zone = zone
         self._user = user
+        self._reservations_of_hub = ReservationHandler(services.hub, services.auth, services.reservations)
+        self._questions = HistoryQueries(services.history, services.hub.clock)
         # All members of a channel read what is posted there: it shows what a caller without an account may see.
         self._visibility: Visibility = services.policy.visibility(user.caller if is_private else NOBODY)
 
     async def handle(self, command: Command) -> ChatAnswer:
         """Raises GpudeckError."""
-        takers: dict[Name, Callable[[tuple[str, ...]], Awaitable[ChatAnswer]]] = {
-            "help": self._help,
-            "free": self._free,
-            "hosts": lambda words: self._look(lambda fleet: answers.answer_hosts(fleet, words)),
-            "all": self._all,
-            "all_cmd": partial(self._all, table=True),
-            "all_detail": partial(self._all, detail=True),
-            "users": lambda words: self._look(lambda fleet: answers.answer_everybody(fleet, words)),
-            "alerts": lambda words: self._look(lambda fleet: answers.answer_alerts(fleet, words)),
-            "who": self._who,
-            "where": self._where,
-            "reservations": self._reservations,
-            "reserve": self._reserve,
-            "release": self._release,
-            "report": self._report,
-            "runs": self._runs,
-            "watch": self._watch,
-            "watches": self._watches,
-            "unwatch": self._unwatch,
-            "other": self._other,
-        }
-        refusal = self._refuse_write() if command.name in _WRITING else None
-        return refusal or await takers[command.name](command.words)
+        if command.name in _WRITING and (refusal := self._refuse_write()) is not None:
+            return refusal
+        if (question := _LOOKS.get(command.name)) is not None:
+            return await self._look(lambda fleet: question(fleet, command.words))
+        answer: Callable[[tuple[str, ...]], Awaitable[ChatAnswer]] = getattr(self, f"_{command.name}")
+        return await answer(command.words)
 
     async def _look(self, question: Callable[[Fleet], ChatAnswer]) -> ChatAnswer:
         """In a thread: a large fleet takes a while to read."""
         return await asyncio.to_thread(question, await self._services.hub.stream.fresh_view(self._visibility))
-
-    async def _help(self, _: tuple[str, ...]) -> ChatAnswer:
-        return answers.answer_help()
-
-    async def _all(self, words: tuple[str, ...], *, detail: bool = False, table: bool = False) -> ChatAnswer:
-        return await self._look(lambda fleet: answers.answer_fleet(fleet, words, detail=detail, table=table))
 
     async def _free(self, words: tuple[str, ...]) -> ChatAnswer:
         asked = read_request(words)
@@ -201,51 +190,24 @@ class CommandHandler:
         claimed = () if self._services.waiting is None else tuple(self._services.waiting.claimed)
         return await self._look(lambda fleet: answers.answer_free(fleet, asked, names, claimed))
 
-    async def _who(self, words: tuple[str, ...]) -> ChatAnswer:
-        if len(words) > 1:
-            return text_answer("Such as `who gpu07` or `who gpu07:3`.")
-        return await self._look(
-            lambda fleet: answers.answer_who(fleet, words[0]) if words else answers.answer_everybody(fleet)
-        )
-
     async def _where(self, words: tuple[str, ...]) -> ChatAnswer:
         """A person by login, account or mention; a host; or the hub itself, as the predecessor's WHERE."""
         if not words:
             return await self._look(lambda fleet: answers.answer_hub(fleet, self._services.address))
         word = words[0]
         if (mentioned := read_mention(word)) is not None:
-            known = self._services.users.logins_of_slack(mentioned)
+            known = self._users.logins_of_slack(mentioned)
             if known is None:
-                return text_answer(
-                    "I do not know who that is on the hosts: `users` of gpudeck.yaml names no such Slack ID."
-                )
+                return text_answer("`users` of gpudeck.yaml has no such Slack ID.")
             word, logins = known
         else:
-            logins = self._services.users.logins_of(word)
+            logins = self._users.logins_of(word)
 
         def find(fleet: Fleet) -> ChatAnswer:
             name = None if mentioned else answers.find_name(fleet, word)
             if name is None:
                 return answers.answer_where(fleet, word, logins)
-            return answers.answer_who(fleet, name, with_address=True)
-
-        return await self._look(find)
-
-    async def _other(self, words: tuple[str, ...]) -> ChatAnswer:
-        """The name of a host, a GPU, a host with words, or the words of a search alone."""
-        name, *more = words
-
-        def find(fleet: Fleet) -> ChatAnswer:
-            found = None if more else answers.answer_host(fleet, name)
-            if found is not None:
-                return found
-            if more and more[-1].lower() in {"detail", "details"} and answers.find_name(fleet, name) is not None:
-                return answers.answer_fleet(fleet, words[:-1], detail=True)
-            if answers.is_search(fleet, words):
-                return answers.answer_fleet(fleet, words)
-            if not more and (":" in name or name.upper().startswith(("GPU-", "MIG-"))):
-                return answers.answer_who(fleet, name)
-            return answers.no_such_command(fleet, name)
+            return answers.answer_place(fleet, name, with_address=True)
 
         return await self._look(find)
 
@@ -256,39 +218,39 @@ class CommandHandler:
         user = self._user.caller.name if is_own else word if host is None else None
         if is_own and not user:
             return text_answer(explain_unknown_user(self._user), is_private=True)
-        now = self._services.reservations.now()
-        found = await self._services.reservations.calendar.search(
+        now = self._reservations_of_hub.now()
+        found = await self._services.reservations.search(
             ReservationQuery(start=now, host=host, user=user, limit=MAX_RESERVATIONS)
         )
-        return answers.answer_reservations(self._services.reservations.show_all(found), now)
+        return answers.answer_reservations(self._reservations_of_hub.show_all(found), now)
 
     async def _reserve(self, words: tuple[str, ...]) -> ChatAnswer:
         zone = await self._find_zone(self._user.slack_id)
-        draft = read_reservation(words, self._services.reservations.now(), zone)
+        draft = read_reservation(words, self._reservations_of_hub.now(), zone)
         if draft.wanted.host is not None:
             wanted = replace(draft.wanted, host=self._spell(draft.wanted.host) or draft.wanted.host)
             draft = replace(draft, wanted=wanted)
         # In the name of the asker only.
         try:
-            made = await self._services.reservations.reserve(draft, self._user.caller, None)
+            made = await self._reservations_of_hub.reserve(draft, self._user.caller, None)
         except Conflict as conflict:
             return answers.answer_conflict(conflict)
         return answers.answer_reserved(made)
 
     async def _release(self, words: tuple[str, ...]) -> ChatAnswer:
         number = read_number(words, "release 12")
-        return answers.answer_released(await self._services.reservations.release(number, self._user.caller))
+        return answers.answer_released(await self._reservations_of_hub.release(number, self._user.caller))
 
     async def _report(self, words: tuple[str, ...]) -> ChatAnswer:
         zone = await self._find_zone(self._user.slack_id)
-        ask = read_report(words, self._services.questions.now(), zone)
-        return answers.answer_report(await self._services.questions.ask(lambda store: store.usage(ask)))
+        ask = read_report(words, self._questions.now(), zone)
+        return answers.answer_report(await self._questions.ask(lambda store: store.usage(ask)))
 
     async def _runs(self, _: tuple[str, ...]) -> ChatAnswer:
         """Of the asker, under all of their logins."""
         if not (logins := sorted(self._user.caller.logins)):
             return text_answer(explain_unknown_user(self._user), is_private=True)
-        history = self._services.questions
+        history = self._questions
         now = history.now()
         found = [
             run
@@ -307,8 +269,8 @@ class CommandHandler:
         if seconds < 60:
             raise UsageError("the shortest watch is a minute.")
         caller = self._user.caller
-        made = await self._all_watches.add(caller.name, caller.name, wanted, seconds)
-        await self._services.audit.record(caller, "add watch", f"{made.id} {made.user}", details=wanted.describe())
+        made = await self._services.watches.add(caller.name, caller.name, wanted, seconds)
+        await self._services.auth.audit.record(caller, "add watch", f"{made.id} {made.user}", details=wanted.describe())
         told = "I'll notify you" if self._services.reaches(caller.name) else "An event will appear on the page"
         return text_answer(
             f"{told} when there are: *{escape(wanted.describe())}*. It is watch {made.id}, "
@@ -318,24 +280,18 @@ class CommandHandler:
     async def _watches(self, _: tuple[str, ...]) -> ChatAnswer:
         lines = [
             f"watch {one.id}: {escape(one.wanted.describe())}, until {show_time(one.expires_at)}"
-            for one in self._all_watches.open
+            for one in self._services.watches.open
             if one.user == self._user.caller.name
         ]
         return text_answer(*(lines or ["You watch nothing.", "`watch 2 h100 40G` notifies you when they are free."]))
 
     async def _unwatch(self, words: tuple[str, ...]) -> ChatAnswer:
         number, caller = read_number(words, "unwatch 3"), self._user.caller
-        one = self._all_watches.find(number)
-        if one is None or one.user != caller.name or not await self._all_watches.remove(number):
+        one = self._services.watches.find(number)
+        if one is None or one.user != caller.name or not await self._services.watches.remove(number):
             return text_answer(f"You have no watch {number}.")
-        await self._services.audit.record(caller, "remove watch", str(number))
+        await self._services.auth.audit.record(caller, "remove watch", str(number))
         return text_answer(f"Watch {number} is removed.")
-
-    @property
-    def _all_watches(self) -> Watches:
-        if self._services.watches is None:
-            raise UsageError("this hub keeps no watches.")
-        return self._services.watches
 
     def _refuse_write(self) -> ChatAnswer | None:
         """None if the asker may change something."""
@@ -381,15 +337,24 @@ class Question(Struct, frozen=True, kw_only=True):
 class Bot:
     """Never raises for what a person typed: a mistake is an answer. One event loop owns it."""
 
-    def __init__(self, services: BotServices, find_zone: FindZone) -> None:
+    def __init__(
+        self,
+        services: BotServices,
+        find_zone: FindZone,
+        read: Read | None = None,
+        keywords: Mapping[str, Name] = MappingProxyType({}),
+    ) -> None:
+        """`read` says who may look; if None, the policy of the hub. `keywords` are the site's own words for
+        commands."""
         self._services = services
-        self._users = services.users
+        self._users = ChatUsers(services.auth, services.policy, read)
         self._find_zone = find_zone
+        self._keywords = keywords
 
     async def answer(self, question: Question) -> ChatAnswer | None:
         """None where the bot was not meant."""
         try:
-            command = read_command(question.text, question.bot, self._services.keywords)
+            command = read_command(question.text, question.bot, self._keywords)
         except TooLong:
             return text_answer(f"That is longer than {LONGEST} characters.") if question.is_addressed else None
         if not question.is_addressed and (is_conversation(command) or not self._is_ours(command)):
@@ -400,7 +365,8 @@ class Bot:
             user = await self._users.find(question.slack_id, is_guest=question.is_shared)
             if not self._users.may_look(user):
                 return text_answer(explain_unknown_user(user), is_private=True)
-            given = await CommandHandler(self._services, self._find_zone, user, is_private=is_private).handle(command)
+            handler = CommandHandler(self._services, self._users, self._find_zone, user, is_private=is_private)
+            given = await handler.handle(command)
         except GpudeckError as error:
             return text_answer(explain(error), is_private=is_private)
         return replace(given, is_private=True) if is_private else given

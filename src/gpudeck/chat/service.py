@@ -9,23 +9,13 @@ from typing import TYPE_CHECKING, Final
 from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.notifiers.routes import FindUser
 from gpudeck.alerts.notifiers.sender_process import Unreached
-from gpudeck.alerts.watches import Watches
-from gpudeck.api.access import Policy
-from gpudeck.api.history import HistoryQueries
-from gpudeck.api.reservations import ReservationHandler
-from gpudeck.auth.auth import Auth
 from gpudeck.chat.blocks import ChatAnswer, add_link, escape, text_answer
-from gpudeck.chat.bot import BotServices, ChatUsers
+from gpudeck.chat.bot import BotServices
 from gpudeck.chat.settings import ChatSettings, SlackSettings
-from gpudeck.events.service import EventLog
-from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
-from gpudeck.history.base import Store
 from gpudeck.model.cluster import Duty
 from gpudeck.model.errors import Temporary
 from gpudeck.model.plugins import is_installed
-from gpudeck.queueing.queue import WaitQueue
-from gpudeck.reservations.calendar import ReservationCalendar
 
 if TYPE_CHECKING:
     from gpudeck.chat.slack import SlackBot
@@ -87,44 +77,19 @@ class ChatService(Service):
 
     def __init__(
         self,
-        hub: Hub,
-        auth: Auth,
-        policy: Policy,
+        services: BotServices,
         settings: ChatSettings,
         *,
-        reservations: ReservationCalendar,
-        events: EventLog,
-        waiting: WaitQueue | None = None,
-        history: Store | None = None,
-        watches: Watches | None = None,
-        reaches: Callable[[str | None], bool] = lambda _: False,
         direct_messages: DirectMessageChannel | None = None,
-        address: str = "",
         duty: Duty | None = None,
     ) -> None:
-        """Of several hubs the one with the `duty` runs the bot. `address` is where people find the hub. `reaches` says
-        whether an account can be notified by itself.
-        `direct_messages` sends messages to single people while the bot runs."""
+        """Of several hubs the one with the `duty` runs the bot. `direct_messages` sends messages to single users while
+        the bot runs."""
+        self._services = services
+        self._settings = settings
+        self._direct_messages = direct_messages
         self._duty = duty or Duty("chat")
         self._is_started = False
-        self._hub = hub
-        self._settings = settings
-        read = None if settings.slack is None else settings.slack.read
-        self._services = BotServices(
-            hub=hub,
-            policy=policy,
-            users=ChatUsers(auth, policy, read),
-            reservations=ReservationHandler(hub, auth, reservations),
-            audit=auth.audit,
-            questions=HistoryQueries(history),
-            events=events,
-            waiting=waiting,
-            watches=watches,
-            reaches=reaches,
-            keywords={} if settings.slack is None else settings.slack.keywords,
-            address=address,
-        )
-        self._direct_messages = direct_messages
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -165,4 +130,4 @@ class ChatService(Service):
             await asyncio.sleep(_AGAIN_SECONDS)
 
     def _report_problem(self, problem: str | None) -> None:
-        self._hub.fleet.set_problems("chat", [] if problem is None else [problem])
+        self._services.hub.fleet.set_problems("chat", [] if problem is None else [problem])

@@ -62,16 +62,16 @@ MAX_WAITING: Final = 64
 MOST_OF_ONE: Final = 4
 _SEEN_KEPT: Final = 2000
 _SECRETS: Final = re.compile(r"x(?:ox[a-z]|app)-[\w-]+|wss?://\S+|[?&](?:ticket|token)=\S+")
-_TOKEN_CODES: Final = frozenset(
+_REFUSED_CODES: Final = frozenset(
     (
         *("invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired"),
         *("not_allowed_token_type", "access_denied", "org_login_required"),
+        *("no_permission", "missing_scope", "forbidden_team", "team_access_not_granted"),
     )
 )
 _PERSON_CODES: Final = frozenset(
     ("user_not_found", "user_not_visible", "user_disabled", "cannot_dm_bot", "channel_not_found", "is_archived")
 )
-_SETTINGS_CODES: Final = frozenset(("no_permission", "missing_scope", "forbidden_team", "team_access_not_granted"))
 _ZONES_KEPT: Final = 1000
 _SWITCH_ON: Final = "Switch it on in the app's settings."
 _APART: Final = "The list is in our direct messages."
@@ -92,16 +92,10 @@ def refuse(code: str, needed: str, token: str) -> PluginError:
 
     `needed` are the scopes that Slack names as missing, if any.
     """
-    if code in _TOKEN_CODES:
-        return Refused(
-            f"Slack refuses the bot's {token} ({code}).", f"Put a valid one into chat.slack: {where_to_find(token)}."
-        )
-    if code in _SETTINGS_CODES:
-        scopes = f" {mask(needed)[:200]}" if needed else ""
-        return Refused(
-            f"Slack says that the bot lacks a permission ({code}{scopes}).",
-            "Add it in the app's settings, and install the app again.",
-        )
+    if code in _REFUSED_CODES:
+        scopes = f", it needs {mask(needed)[:200]}" if needed else ""
+        hint = f"Check it and its scopes, then install the app again: {where_to_find(token)}."
+        return Refused(f"Slack refuses the bot's {token} ({code}{scopes}).", hint)
     if code in _PERSON_CODES:
         return Unreached(f"Slack does not let the bot write to this user ({code}).", "Check their ID in `users`.")
     return Temporary(f"Slack answers {mask(code)[:60]}.", "It is tried again.")
@@ -341,7 +335,7 @@ class SlackBot:
         told = await call(settings, web.auth_test(), "bot_token")
         self._own_id = str(told["user_id"])
         self._delivery = Delivery(web)
-        self._bot = Bot(self._place, self._delivery.find_zone)
+        self._bot = Bot(self._place, self._delivery.find_zone, settings.read, settings.keywords)
         opened = await call(settings, web.apps_connections_open(app_token=app_token), "app_token")
         url = str(opened.get("url", ""))
         # A proxy may answer in Slack's place.
