@@ -14,8 +14,19 @@ import pytest
 from compat.nodes import CAPTURES, file_node
 from discovery.servers import json_server
 from gpudeck.compat import gpu_monitor as sources
-from gpudeck.compat.gpu_monitor import ConsulNodes, FolderHosts, FolderSource, ServedSource
-from gpudeck.compat.gpu_monitor_files import DEAD, LOST, ORPHAN, read_gpus, read_owners, read_processes, read_status
+from gpudeck.compat.gpu_monitor import (
+    DEAD,
+    LOST,
+    ORPHAN,
+    ConsulNodes,
+    FolderHosts,
+    FolderSource,
+    ServedSource,
+    read_gpus,
+    read_owners,
+    read_processes,
+    read_status,
+)
 from gpudeck.compat.service import make_poll_methods, make_providers, names_hosts
 from gpudeck.compat.settings import CompatSettings, GpuMonitorSettings
 from gpudeck.discovery import inputs as discovery_inputs

@@ -15,8 +15,7 @@ from gpudeck.api.access import Authenticator, Commands
 from gpudeck.api.app import ForeignRoutes
 from gpudeck.api.services import ApiServices
 from gpudeck.compat.settings import VestaSettings
-from gpudeck.compat.vesta.import_routes import VestaImportRoute
-from gpudeck.compat.vesta.routes import VestaRoutes
+from gpudeck.compat.vesta.routes import VestaImportRoute, VestaRoutes
 from gpudeck.compat.vesta.store import Samples, VestaRegister
 from gpudeck.database.sqlite import FILE_NAME
 from gpudeck.fleet.hub import Hub

@@ -60,8 +60,7 @@ class CompatRoutes:
     async def _open_vesta(
         self, services: ApiServices, keeper: Authenticator, open_part: OpenPart
     ) -> list[ForeignRoutes]:
-        from gpudeck.compat.vesta.import_routes import VestaImportRoute  # noqa: PLC0415 - see above
-        from gpudeck.compat.vesta.routes import VestaRoutes  # noqa: PLC0415 - see above
+        from gpudeck.compat.vesta.routes import VestaImportRoute, VestaRoutes  # noqa: PLC0415 - see above
         from gpudeck.compat.vesta.store import Samples, VestaRegister  # noqa: PLC0415 - see above
 
         assert self._settings.vesta is not None  # noqa: S101 - the caller has looked

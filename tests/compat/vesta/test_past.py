@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from fakes.reports import make_envelope, make_gpu
 from fakes.vesta import CAPTURED_AT, VestaHub, make_post
-from gpudeck.compat.vesta.import_routes import make_sample
+from gpudeck.compat.vesta.routes import make_sample
 from gpudeck.compat.vesta.store import Samples
 from gpudeck.database.engine import Database
 from gpudeck.history.embedded.store import EmbeddedStore

@@ -22,8 +22,8 @@ from msgspec.structs import asdict
 
 from gpudeck.client.errors import Busy, NotFound
 from gpudeck.compat.importing import ImportContext, ImportPlan, ImportTarget
-from gpudeck.compat.vesta.import_routes import PATH, VestaImported
 from gpudeck.compat.vesta.import_settings import read_settings
+from gpudeck.compat.vesta.routes import IMPORT_PATH, VestaImported
 from gpudeck.compat.vesta.states import describe_post
 from gpudeck.compat.vesta.store import LONGEST, make_name, read_gpus
 from gpudeck.model.errors import GpudeckError, ReportRefused, UsageError
@@ -317,7 +317,7 @@ def _post(hub: ImportTarget, machine: VestaMachine, **fields: Any) -> VestaImpor
     """Repeats the request while the hub is busy with the rows before."""
     for _ in range(FLUSH_ATTEMPTS):
         try:
-            return msgspec.json.decode(hub.client.post(PATH, asdict(machine) | fields), type=VestaImported)
+            return msgspec.json.decode(hub.client.post(IMPORT_PATH, asdict(machine) | fields), type=VestaImported)
         except NotFound as error:
             raise GpudeckError("this hub takes nothing of vesta.", _ENABLE) from error
         except Busy as error:

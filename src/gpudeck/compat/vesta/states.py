@@ -4,7 +4,7 @@ and drawn for terminals."""
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache, partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from msgspec import Struct
 
@@ -26,40 +26,17 @@ _TEXT_FORMATS: Final = {"DMY": "%d/%m/%Y %H:%M:%S", "MDY": "%m/%d/%Y %H:%M:%S", 
 
 class VestaHost(Struct, frozen=True):
     """One host as readers see it. `state` is None for one that has registered and not reported since the start,
-    `registered` for one whose sender is none of vesta's."""
+    `registered` for one whose sender is none of vesta's. `last_at` is when it last reported, also before the hub's
+    start. `has_reported`: the fleet knows more of it than what was stored before the start."""
 
     name: str
     state: HostState | None
     registered: Registered | None
+    is_of_vesta: bool
     is_down: bool
-
-    @property
-    def is_of_vesta(self) -> bool:
-        return self.registered is not None and (self.state is None or self.state.via == "vesta")
-
-    @property
-    def has_reported(self) -> bool:
-        """Whether the fleet knows more of it than what was stored before the hub's start."""
-        is_silent = self.is_of_vesta and self.registered is not None and self.registered.posted_at is None
-        return self.state is not None and not is_silent
-
-    @property
-    def address(self) -> str:
-        if self.registered is not None and self.registered.address:
-            return self.registered.address
-        addresses = self.state.facts.addresses if self.state is not None else []
-        return addresses[0] if addresses else ""
-
-    @property
-    def last_at(self) -> float | None:
-        """When it last reported, also before the hub's start; None where it never did."""
-        reported = None if self.state is None else self.state.last_report_at
-        posted = None if self.registered is None else self.registered.last_at
-        return max((at for at in (reported, posted) if at), default=None)
-
-    @property
-    def status(self) -> Literal["running", "down"]:
-        return "down" if self.is_down else "running"
+    has_reported: bool
+    last_at: float | None
+    address: str
 
 
 class VestaStates:
@@ -87,20 +64,32 @@ class VestaStates:
     def _all(self, now: float) -> Iterator[VestaHost]:
         """Of two with one name, the one that is up comes last, and so counts."""
         states = {host.name: host for host in self._fleet.hosts.values()}
-        hosts = [self._show_registered(each, states.get(each.host), now) for each in self._register]
+        hosts = [self._make(each.name, states.get(each.host), each, now) for each in self._register]
         taken = {host.state.name for host in hosts if host.state is not None}
         for name, state in states.items():
             if name not in taken:
-                is_down = state.status in {"down", "never_seen"}
-                hosts.append(VestaHost(make_name(name, lambda _: False) or name, state, None, is_down))
+                hosts.append(self._make(make_name(name, lambda _: False) or name, state, None, now))
         yield from sorted(hosts, key=lambda host: not host.is_down)
 
-    def _show_registered(self, registered: Registered, state: HostState | None, now: float) -> VestaHost:
-        if state is not None and state.via != "vesta":
-            return VestaHost(registered.name, state, registered, state.status in {"down", "never_seen"})
-        limit = registered.silence_limit(self._settings.down_after)
-        is_down = registered.posted_at is None or now - registered.posted_at > limit
-        return VestaHost(registered.name, state, registered, is_down)
+    def _make(self, name: str, state: HostState | None, registered: Registered | None, now: float) -> VestaHost:
+        is_of_vesta = registered is not None and (state is None or state.via == "vesta")
+        is_down = state is None or state.status in {"down", "never_seen"}
+        posted_at = None if registered is None else registered.posted_at
+        if registered is not None and is_of_vesta:
+            limit = registered.silence_limit(self._settings.down_after)
+            is_down = posted_at is None or now - posted_at > limit
+        times = (state and state.last_report_at, registered and registered.last_at)
+        addresses = [registered.address if registered else "", *(state.facts.addresses if state else ())]
+        return VestaHost(
+            name=name,
+            state=state,
+            registered=registered,
+            is_of_vesta=is_of_vesta,
+            is_down=is_down,
+            has_reported=state is not None and not (is_of_vesta and posted_at is None),
+            last_at=max((at for at in times if at), default=None),
+            address=next(filter(None, addresses), ""),
+        )
 
     def summarize(self, host: VestaHost, visibility: Visibility) -> Json:
         """A host among all others: one that is down lists no GPUs there."""
@@ -138,7 +127,7 @@ class VestaStates:
             }
             for at, gpus in moments
         ]
-        return {"data": data, "ip_address": host.address, "status": host.status}
+        return {"data": data, "ip_address": host.address, "status": "down" if host.is_down else "running"}
 
     def write_last(self, host: VestaHost) -> str:
         return "no entry received." if host.last_at is None else self._write_time(host.last_at)
@@ -249,7 +238,7 @@ def draw_table(hosts: Sequence[VestaHost], states: VestaStates, width: int = 80)
 
 
 def _show_status(host: VestaHost) -> str:
-    return host.status if host.is_down else "no GPU"
+    return "down" if host.is_down else "no GPU"
 
 
 def _row(cells: Sequence[str], widths: Sequence[int]) -> str:

@@ -210,9 +210,11 @@ class VestaRegister:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    async def load(self) -> None:
+    async def load(self, host_id: str | None = None) -> None:
+        """All hosts, or the one with that id."""
+        wanted = _HOSTS if host_id is None else _HOSTS.where(vesta_hosts.c.id == host_id)
         async with self._database.begin() as connection:
-            for row in (await connection.execute(_HOSTS)).mappings():
+            for row in (await connection.execute(wanted)).mappings():
                 if row["id"] not in self._by_id:
                     self._keep(row["id"], row["name"], row["address"], row["seen_at"]).last_at = row["last_at"]
 
@@ -223,13 +225,10 @@ class VestaRegister:
         return self._by_name.get(name)
 
     async def find(self, host_id: str) -> Registered | None:
-        """One that another hub registered in the same database, or that was imported; None for an unknown one."""
-        async with self._database.begin() as connection:
-            found = await connection.execute(select(vesta_hosts).where(vesta_hosts.c.id == host_id))
-            row = found.mappings().one_or_none()
-        if row is None:
-            return None
-        return self._by_id.get(host_id) or self._keep(row["id"], row["name"], row["address"], row["seen_at"])
+        """One that is known here, or that another hub registered in the same database; None for an unknown one."""
+        if host_id not in self._by_id:
+            await self.load(host_id)
+        return self._by_id.get(host_id)
 
     async def add(self, wanted: str, address: str) -> Registered | None:
         for _ in range(_TRIES):
@@ -258,11 +257,10 @@ class VestaRegister:
         try:
             async with self._database.begin() as connection:
                 await connection.execute(insert(vesta_hosts).values(row))
-        except IntegrityError:
+        except BaseException as error:
             self._drop(made)
-            return None
-        except BaseException:
-            self._drop(made)
+            if isinstance(error, IntegrityError):
+                return None
             raise
         return made
 
@@ -282,11 +280,11 @@ class VestaRegister:
         if time is None:
             return
         old = time - self._forget_after
-        silent = [host for host in self._by_id.values() if max(host.seen_at, host.posted_at or 0.0) < old]
-        for host in silent[:500]:
+        silent = [host for host in self if max(host.seen_at, host.posted_at or 0.0) < old][:500]
+        for host in silent:
             self._drop(host)
         if silent:
-            ids = [host.id for host in silent[:500]]
+            ids = [host.id for host in silent]
             async with self._database.begin() as connection:
                 await connection.execute(delete(vesta_hosts).where(vesta_hosts.c.id.in_(ids)))
                 await connection.execute(delete(vesta_samples).where(vesta_samples.c.id.in_(ids)))
