@@ -21,12 +21,11 @@ from gpudeck.alerts.service import AlertManager
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.alerts.store import AlertStore
 from gpudeck.alerts.watches import Watches
-from gpudeck.api.about import HubPlace
 from gpudeck.api.access import Authenticator, Commands, Policy
 from gpudeck.api.app import ApiApp, ForeignRoutes
 from gpudeck.api.hosts import HostAdmin, NewHost
 from gpudeck.api.install import Installer
-from gpudeck.api.services import ApiServices, PreviewDigest
+from gpudeck.api.services import ApiServices, HubPlace, PreviewDigest
 from gpudeck.auth.accounts import Passwords, hash_secret
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Role

@@ -4,9 +4,10 @@ balancers. No secrets; only admins see where files and the database are."""
 import asyncio
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final, Literal
 
+import msgspec
 from litestar import Response, get
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
@@ -17,12 +18,12 @@ from gpudeck.api.access import TheCaller, ThePolicy, access
 from gpudeck.api.answers import TheHub
 from gpudeck.api.history import HistoryQueries
 from gpudeck.api.login import TheAuth
+from gpudeck.api.services import ApiServices, HubPlace
 from gpudeck.auth.auth import Auth
-from gpudeck.events.service import EventLog
 from gpudeck.events.store import EventStore
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.state import PARTS
-from gpudeck.history.base import HistoryRefused, StoreStats
+from gpudeck.history.base import HistoryRefused
 from gpudeck.model.cluster import Cluster
 from gpudeck.model.errors import Temporary
 from gpudeck.model.history import HistoryState
@@ -32,31 +33,11 @@ _REFUSED = "refused_"
 _KEPT_SECONDS = 30.0
 """How long an answer of the history stands: measuring a large one takes a while."""
 _UNPUBLISHED_SECONDS: Final = 10.0
-_IN_MEMORY: Final = (
-    "Live data, reports, the history, alerts and their messages go on. Events and the state of alerts are kept in "
-    "memory meanwhile, and are lost if the hub stops before it answers. "
+_DATABASE_AWAY: Final = (
+    "Live data, reports, the history, alerts and their messages go on. Logging in and changes of accounts, tokens, "
+    "reservations, watches, mutes and the queue may be refused until it answers. Events, and with SQLite the state of "
+    "alerts, are kept in memory meanwhile and are lost if the hub stops before it answers."
 )
-_WITHOUT: Final = {
-    "postgresql": "Live data, reports, the history, alerts and their messages go on. Events are kept in "
-    "memory meanwhile, and are lost if the hub stops before it answers. "
-    "Logging in, accounts, tokens, reservations, watches and the queue are refused until it answers.",
-    "sqlite": f"{_IN_MEMORY}Logging in, accounts, tokens, reservations, watches, mutes and the queue are refused "
-    "until it answers.",
-}
-_READ_ONLY: Final = (
-    f"{_IN_MEMORY}Reading goes on. Logging in and changes of accounts, tokens, reservations, watches, mutes and the "
-    "queue may be refused."
-)
-_FILE_LOST: Final = "Everything works, and what is changed now is lost when the hub ends."
-
-
-class HubPlace(Struct, frozen=True):
-    """The files and addresses of a hub, for its admins. None: this hub has none."""
-
-    listen: str
-    data_dir: str
-    config: str | None
-    database: str
 
 
 class SourceCount(Struct, frozen=True):
@@ -106,31 +87,16 @@ class About(Struct, frozen=True):
 
 
 class HubAbout:
-    """The state of the hub. `place` is None where it is not known, `hits` are what limits refused."""
+    """The state of the hub."""
 
-    def __init__(
-        self,
-        hub: Hub,
-        auth: Auth,
-        events: EventLog,
-        history: HistoryQueries,
-        *,
-        hits: Mapping[str, int] | None = None,
-        place: HubPlace | None = None,
-        cluster: Callable[[], Cluster] | None = None,
-    ) -> None:
-        self._cluster = cluster
-        self._hub = hub
-        self._auth = auth
-        self._events = events
+    def __init__(self, services: ApiServices, history: HistoryQueries) -> None:
+        self._services = services
         self._queries = history
-        self._hits = Counter() if hits is None else hits
-        self._place = place
         self._history: HistoryState | None = None
         self._history_at = 0.0
 
     async def collect(self, *, is_admin: bool) -> About:
-        hub = self._hub
+        services, hub = self._services, self._services.hub
         return About(
             version=__version__,
             python=platform.python_version(),
@@ -145,16 +111,16 @@ class HubAbout:
             ingest=_count_reports(hub),
             database=await self._ask_database(),
             history=await self._ask_history(),
-            limits_hit={kind: count for kind, count in sorted(self._hits.items()) if count},
+            limits_hit={kind: count for kind, count in sorted((services.hits or {}).items()) if count},
             problems=hub.fleet.problems,
-            place=self._place if is_admin else None,
-            cluster=None if self._cluster is None else self._cluster(),
+            place=services.place if is_admin else None,
+            cluster=None if services.cluster is None else services.cluster(),
         )
 
     async def _ask_database(self) -> DatabaseState:
-        kind, trouble = self._auth.database.kind, self._auth.problem
+        kind, trouble = self._services.auth.database.kind, self._services.auth.problem
         try:
-            return DatabaseState(kind, await self._events.ask(EventStore.count), problem=trouble)
+            return DatabaseState(kind, await self._services.events.ask(EventStore.count), problem=trouble)
         except Temporary:
             # Its words name the place, which is not for everybody.
             return DatabaseState(kind, None, "the database does not answer", trouble)
@@ -167,7 +133,8 @@ class HubAbout:
 
     async def _measure_history(self) -> HistoryState:
         try:
-            return _show(await self._queries.ask(lambda store: store.stats()))
+            stats = await self._queries.ask(lambda store: store.stats())
+            return msgspec.convert(stats, HistoryState, from_attributes=True)
         except HistoryRefused:
             return HistoryState("off", reason="this hub keeps no history")
         except Temporary:
@@ -205,11 +172,6 @@ def _count_reports(hub: Hub) -> IngestCounts:
         poll_failures=counted["poll_failures"],
         refused=dict(sorted(refused.items())),
     )
-
-
-def _show(stats: StoreStats) -> HistoryState:
-    known = HistoryState.__struct_fields__
-    return HistoryState(**{name: getattr(stats, name) for name in StoreStats.__struct_fields__ if name in known})
 
 
 class HubHealth(Struct, frozen=True):
@@ -283,12 +245,11 @@ def read_readiness(caller: TheCaller, hub: TheHub, policy: ThePolicy, auth: TheA
 
 def _check_parts(hub: Hub, auth: Auth) -> Iterator[Check]:
     away = auth.database.away
-    effect = _FILE_LOST if away is None else _WITHOUT[auth.database.kind] if away.trouble.stops_all else _READ_ONLY
     for name in PARTS:
         said = auth.problem or "" if name == "database" else " ".join(hub.fleet.problems_of(name))
         if not said:
             yield Check(name, "ok")
         elif name == "database":
-            yield Check(name, "degraded", None if away is None else away.since, said, effect)
+            yield Check(name, "degraded", None if away is None else away.since, said, _DATABASE_AWAY)
         else:
             yield Check(name, "degraded", problem=said)

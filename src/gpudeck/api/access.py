@@ -36,23 +36,17 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.settings import is_loopback
 from gpudeck.server.asgi import Scope, read_headers
 
-COOKIE = "gpudeck_session"
+COOKIE, LOGIN_COOKIE, NOTE_COOKIE = "gpudeck_session", "gpudeck_oidc", "gpudeck_note"
+"""Of a session, of a login through a provider that has begun, and of a note for the page that is opened next."""
 
 
-def cookie_name(is_secure: bool, prefix: str) -> str:
-    """The cookie's name. Over TLS a browser takes one that begins so from TLS alone, and with `__Host-` from this very
-    name: neither a neighbour nor an attacker on the network can replace it."""
-    if not is_secure:
-        return COOKIE
-    return f"__Secure-{COOKIE}" if prefix.strip("/") else f"__Host-{COOKIE}"
-
-
-def make_cookie(secret: str, *, is_secure: bool, prefix: str, max_age: int | None = None) -> Cookie:
-    """The prefix below which the hub is served is the cookie's path, so that it does not reach what else is on that
-    server."""
+def make_cookie(connection: "Connection", name: str, value: str, max_age: int | None = None) -> Cookie:
+    """Without an age the browser forgets it when it ends. The prefix below which the hub is served is the cookie's
+    path, so that it does not reach what else is on that server."""
+    is_secure, prefix = _place_of(connection)
     return Cookie(
-        key=cookie_name(is_secure, prefix),
-        value=secret,
+        key=_full_name(name, is_secure, prefix),
+        value=value,
         path=f"{prefix}/" if prefix else "/",
         max_age=max_age,
         httponly=True,
@@ -61,11 +55,27 @@ def make_cookie(secret: str, *, is_secure: bool, prefix: str, max_age: int | Non
     )
 
 
-def read_cookie(header: str, wanted: str) -> str:
-    """The session's secret in a Cookie header; empty where there is none.
+def read_cookie(connection: "Connection", name: str) -> str:
+    """Its value; empty where there is none."""
+    return _find_cookie(connection.headers.get("cookie", ""), _full_name(name, *_place_of(connection)))
 
-    The first of several: browsers send that of the longest path first, and another hub may be above this one's. Parsed
-    by hand because SimpleCookie gives up all cookies for one of another program that it does not like.
+
+def _place_of(connection: "Connection") -> tuple[bool, str]:
+    """Whether the hub is served over TLS, and below which prefix."""
+    return connection.scope["scheme"] == "https", connection.scope["services"].prefix  # type: ignore[typeddict-item]
+
+
+def _full_name(name: str, is_secure: bool, prefix: str) -> str:
+    """Over TLS a browser takes a cookie that begins so from TLS alone, and with `__Host-` from this very name: neither
+    a neighbour nor an attacker on the network can replace it."""
+    if not is_secure:
+        return name
+    return f"__Secure-{name}" if prefix.strip("/") else f"__Host-{name}"
+
+
+def _find_cookie(header: str, wanted: str) -> str:
+    """The first of several: browsers send that of the longest path first, and another hub may be above this one's.
+    Parsed by hand because SimpleCookie gives up all cookies for one of another program that it does not like.
     """
     for part in header.split(";"):
         name, _, value = part.strip().partition("=")
@@ -241,7 +251,7 @@ class Authenticator(Struct, frozen=True):
         return caller
 
     async def _by_browser(self, scope: Scope, cookies: str, host: str, peer: str) -> Caller:
-        secret = read_cookie(cookies, cookie_name(scope.get("scheme") == "https", self.prefix))
+        secret = _find_cookie(cookies, _full_name(COOKIE, scope.get("scheme") == "https", self.prefix))
         try:
             caller = await self.find_session(secret) if secret else None
             if caller is None and self.proxy_header is not None:

@@ -148,9 +148,7 @@ def _make_dependencies(services: ApiServices) -> dict[str, Any]:
         "installer": services.host_admin.installer,
         "metrics": MetricsPage(hub, services.hits, services.outbox, services.alerts, services.cluster),
         "history": queries,
-        "about": about.HubAbout(
-            hub, auth, services.events, queries, hits=services.hits, place=services.place, cluster=services.cluster
-        ),
+        "about": about.HubAbout(services, queries),
         "ask_limits": ask.AskLimits(),
         "reservations": ReservationHandler(hub, auth, services.reservations),
     }

@@ -11,7 +11,7 @@ from typing import Final
 _TEXTS: Final = {
     "account": "The scheduler's account that the job is charged to; null: none",
     "DigestPreview.account": "The account that the digest is for",
-    "OneSession.account": "The account that the session belongs to",
+    "Session.account": "The account that the session belongs to",
     "PersonalTokenMade.account": "The account that the token acts as",
     "Token.account": "The account that the token acts as; null: none, it is the hub's",
     "account_id": "The number of the account; null: the token belongs to none",

@@ -5,6 +5,7 @@ GET /api/v1/me · /api/v1/me/sessions · /api/v1/me/views.
 """
 
 import base64
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from litestar import Request, Response, delete, get, post, put
@@ -14,10 +15,19 @@ from litestar.exceptions import NotFoundException, PermissionDeniedException
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 from msgspec.structs import replace
-from sqlalchemy import Executable
 
-from gpudeck.api.access import Policy, access, caller_of, cookie_name, make_cookie, policy_of, read_cookie
-from gpudeck.auth.accounts import Account, hash_secret
+from gpudeck.api.access import (
+    COOKIE,
+    NOTE_COOKIE,
+    Policy,
+    TheCaller,
+    access,
+    caller_of,
+    make_cookie,
+    policy_of,
+    read_cookie,
+)
+from gpudeck.auth.accounts import Account
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import Caller, Kind, Role
 from gpudeck.auth.saved_views import SavedView, SavedViews, read_views, write_views
@@ -94,22 +104,10 @@ class Me(Struct, frozen=True):
     note: str | None = None
 
 
-class OneSession(Struct, frozen=True):
-    """One session of an account. `id` is no secret."""
-
-    id: str
-    account: str
-    created_at: float
-    seen_at: float
-    address: str
-    user_agent: str
-    is_this: bool
-
-
 class SessionList(Struct, frozen=True):
     """The one used last first."""
 
-    sessions: list[OneSession]
+    sessions: list[Session]
 
 
 SessionId = Annotated[str, PathParameter(description="The session's id", max_length=64)]
@@ -157,7 +155,7 @@ async def log_out(
     at_provider: Annotated[bool, QueryParameter(description="Whether to end the session at the provider, too")] = False,
 ) -> Response[LoggedOut]:
     """End this session."""
-    secret = _session_of(request)
+    secret = read_cookie(request, COOKIE)
     caller = caller_of(request)
     found = await _find_provider(request, auth) if at_provider else None
     url = None if found is None or auth.oidc is None else found[0].logout_url(found[1], f"{auth.oidc.public_url}/")
@@ -179,45 +177,29 @@ async def log_out_everywhere(request: AuthRequest, auth: TheAuth) -> Response[Do
 @get("/api/v1/me/sessions", opt=access("self"))
 async def list_sessions(request: AuthRequest, auth: TheAuth) -> SessionList:
     """Where you are logged in."""
-    return _show_sessions(request, await auth.sessions.list(_account_of(request)))
+    return SessionList(await auth.sessions.list(_account_of(caller_of(request)), read_cookie(request, COOKIE)))
 
 
 @delete("/api/v1/me/sessions/{session_id:str}", status_code=200, opt=access("self"))
-async def end_own_session(request: AuthRequest, session_id: SessionId, auth: TheAuth) -> Done:
+async def end_own_session(caller: TheCaller, session_id: SessionId, auth: TheAuth) -> Done:
     """End one of your sessions."""
-    return await _end_session(request, auth, session_id, _account_of(request))
+    return await _end_session(caller, auth, session_id, _account_of(caller))
 
 
 @get("/api/v1/sessions", opt=access("admin"))
 async def list_all_sessions(request: AuthRequest, auth: TheAuth) -> SessionList:
     """Who is logged in, and where."""
-    return _show_sessions(request, await auth.sessions.list())
+    return SessionList(await auth.sessions.list(own=read_cookie(request, COOKIE)))
 
 
 @delete("/api/v1/sessions/{session_id:str}", status_code=200, opt=access("admin"))
-async def end_session(request: AuthRequest, session_id: SessionId, auth: TheAuth) -> Done:
+async def end_session(caller: TheCaller, session_id: SessionId, auth: TheAuth) -> Done:
     """End a session of any account."""
-    return await _end_session(request, auth, session_id, None)
+    return await _end_session(caller, auth, session_id, None)
 
 
-def _show_sessions(request: AuthRequest, found: list[Session]) -> SessionList:
-    own = hash_secret(_session_of(request))
-    return SessionList(
-        [
-            OneSession(
-                one.id, one.account, one.created_at, one.seen_at, one.address, one.user_agent, own.startswith(one.id)
-            )
-            for one in found
-        ]
-    )
-
-
-async def _end_session(request: AuthRequest, auth: Auth, session_id: str, account_id: int | None) -> Done:
-    caller = caller_of(request)
-
-    def also(account: str) -> Executable:
-        return auth.audit.entry(caller, "end session", account)
-
+async def _end_session(caller: Caller, auth: Auth, session_id: str, account_id: int | None) -> Done:
+    also = partial(auth.audit.entry, caller, "end session")
     if not await auth.sessions.end_one(session_id, also, account_id):
         raise NotFoundException(f"there is no session {session_id[:64]}")
     return Done()
@@ -230,25 +212,24 @@ class KeptViews(Struct, frozen=True):
 
 
 @get("/api/v1/me/views", opt=access("self"))
-async def read_saved_views(request: AuthRequest, auth: TheAuth) -> KeptViews:
+async def read_saved_views(caller: TheCaller, auth: TheAuth) -> KeptViews:
     """The views of the page that you have saved."""
-    kept = await read_views(auth.database, _account_of(request))
+    kept = await read_views(auth.database, _account_of(caller))
     return KeptViews(None if kept is None else kept.views)
 
 
 @put("/api/v1/me/views", status_code=200, opt=access("self"))
-async def keep_saved_views(request: AuthRequest, data: JSONBody[SavedViews], auth: TheAuth) -> SavedViews:
+async def keep_saved_views(caller: TheCaller, data: JSONBody[SavedViews], auth: TheAuth) -> SavedViews:
     """Save these views of the page, in place of all that you have saved."""
-    await write_views(auth.database, _account_of(request), data)
-    await auth.audit.record(caller_of(request), "save views", details=", ".join(view.name for view in data.views))
+    await write_views(auth.database, _account_of(caller), data)
+    await auth.audit.record(caller, "save views", details=", ".join(view.name for view in data.views))
     return data
 
 
-def _account_of(request: AuthRequest) -> int:
-    account_id = caller_of(request).account_id
-    if account_id is None:
+def _account_of(caller: Caller) -> int:
+    if caller.account_id is None:
         raise PermissionDeniedException("this needs an account")
-    return account_id
+    return caller.account_id
 
 
 @post("/api/v1/me/password", status_code=200, opt=access("self"))
@@ -284,7 +265,9 @@ def _enter(
     """The response to a log-in. The cookie has no age: the browser forgets it when it ends, the hub when the session
     has been idle for too long."""
     me = describe_caller(auth.caller_of(account, client_of(request)[0]), policy_of(request), auth, jobs)
-    return Response(me, status_code=status, cookies=[_cookie(request, secret)], headers={"Cache-Control": "no-store"})
+    return Response(
+        me, status_code=status, cookies=[make_cookie(request, COOKIE, secret)], headers={"Cache-Control": "no-store"}
+    )
 
 
 def describe_caller(caller: Caller, policy: Policy, auth: Auth, jobs: JobReporter) -> Me:
@@ -316,47 +299,24 @@ async def _find_provider(request: AuthRequest, auth: Auth) -> "tuple[OidcProvide
     """The provider that began this session, and can end it, with the session's ID token."""
     if auth.oidc is None or caller_of(request).kind != "account":
         return None
-    found = await auth.oidc.find_provider(_session_of(request))
+    found = await auth.oidc.find_provider(read_cookie(request, COOKIE))
     return None if found is None or found[0].logout_url(None, "") is None else found
 
 
 def write_note(request: AuthRequest, note: str) -> Cookie:
     """Why a login did not succeed, for the page that is opened next; an empty one takes it back."""
     body = base64.urlsafe_b64encode(note.encode()[:_MAX_NOTE]).decode()
-    cookie = _cookie(request, body, max_age=_NOTE_SECONDS if note else 0)
-    cookie.key = _note_name(request)
-    return cookie
+    return make_cookie(request, NOTE_COOKIE, body, max_age=_NOTE_SECONDS if note else 0)
 
 
 def _read_note(request: AuthRequest) -> str | None:
-    body = read_cookie(request.headers.get("cookie", ""), _note_name(request))
+    body = read_cookie(request, NOTE_COOKIE)
     try:
         return clean(base64.urlsafe_b64decode(body[: 2 * _MAX_NOTE].encode()).decode("utf-8", "ignore")) or None
     except (ValueError, UnicodeError):
         return None
 
 
-def _note_name(request: AuthRequest) -> str:
-    return cookie_name(is_secure(request), prefix_of(request)).replace("session", "note")
-
-
 def _without_cookie(request: AuthRequest, done: _D) -> Response[_D]:
-    gone = _cookie(request, "", max_age=0)
+    gone = make_cookie(request, COOKIE, "", max_age=0)
     return Response(done, cookies=[gone], headers={"Cache-Control": "no-store"})
-
-
-def _cookie(request: AuthRequest, secret: str, max_age: int | None = None) -> Cookie:
-    return make_cookie(secret, is_secure=is_secure(request), prefix=prefix_of(request), max_age=max_age)
-
-
-def _session_of(request: AuthRequest) -> str:
-    return read_cookie(request.headers.get("cookie", ""), cookie_name(is_secure(request), prefix_of(request)))
-
-
-def is_secure(request: AuthRequest) -> bool:
-    return request.url.scheme == "https"
-
-
-def prefix_of(request: AuthRequest) -> str:
-    prefix: str = request.scope["services"].prefix  # type: ignore[typeddict-item]
-    return prefix

@@ -13,16 +13,15 @@ from litestar.openapi.datastructures import ResponseSpec
 from litestar.params import JSONBody, PathParameter, QueryParameter
 from msgspec import Meta, Struct
 
-from gpudeck.api.access import TheCaller, access, cookie_name, make_cookie, read_cookie
+from gpudeck.api.access import COOKIE, LOGIN_COOKIE, TheCaller, access, make_cookie, read_cookie
 from gpudeck.api.answers import RequestRefused
-from gpudeck.api.login import AuthRequest, Done, TheAuth, client_of, is_secure, prefix_of, write_note
+from gpudeck.api.login import AuthRequest, Done, TheAuth, client_of, write_note
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.oidc_logins import BEGUN_SECONDS, OidcLogins, check_place
 from gpudeck.auth.trials import Trial
 from gpudeck.model.clock import wall as now
 from gpudeck.model.errors import Refused, Temporary, Wrong
 
-BEGUN_COOKIE = "gpudeck_oidc"
 MAX_LOGOUT_BYTES = 32 * 1024
 TRIED = "This login was a trial, so nobody was logged in. Its result is shown where it was begun."
 _ANSWERS = ("code", "state", "iss", "error")
@@ -72,7 +71,7 @@ async def finish_login(request: AuthRequest, name: _Provider, auth: TheAuth) -> 
     logins = _find(auth, name)
     # Several of one name would be read differently by others.
     answer = {key: values[0] for key in _ANSWERS if len(values := request.query_params.getall(key, [])) == 1}
-    cookie = read_cookie(request.headers.get("cookie", ""), _begun_name(request))
+    cookie = read_cookie(request, LOGIN_COOKIE)
     try:
         finished = await logins.finish(name, cookie, answer, *client_of(request))
     except (Temporary, Refused) as error:
@@ -132,13 +131,8 @@ def _find(auth: Auth, name: str) -> OidcLogins:
     return auth.oidc
 
 
-def _begun_name(request: AuthRequest) -> str:
-    return cookie_name(is_secure(request), prefix_of(request)).replace("gpudeck_session", BEGUN_COOKIE)
-
-
 def _go(request: AuthRequest, url: str, begun: str, max_age: int = BEGUN_SECONDS) -> Response[Any]:
-    cookie = make_cookie(begun, is_secure=is_secure(request), prefix=prefix_of(request), max_age=max_age)
-    cookie.key = _begun_name(request)
+    cookie = make_cookie(request, LOGIN_COOKIE, begun, max_age)
     headers = {"Location": url, "Cache-Control": "no-store"}
     return Response(None, status_code=302, headers=headers, cookies=[cookie], media_type=MediaType.TEXT)
 
@@ -149,7 +143,7 @@ def _back(
     """To the page, with the new session, or with a note on why there is none."""
     answer = _go(request, f"{logins.public_url}/{place}", "", max_age=0)
     if secret is not None:
-        answer.cookies.append(make_cookie(secret, is_secure=is_secure(request), prefix=prefix_of(request)))
+        answer.cookies.append(make_cookie(request, COOKIE, secret))
     if note:
         answer.cookies.append(write_note(request, str(note)))
     return answer

@@ -9,7 +9,6 @@ from gpudeck.alerts.notifiers.outbox import MessageOutbox
 from gpudeck.alerts.notifiers.store import PersonalMuteStore
 from gpudeck.alerts.service import AlertManager
 from gpudeck.alerts.watches import Watches
-from gpudeck.api.about import HubPlace
 from gpudeck.api.access import Policy
 from gpudeck.api.hosts import HostAdmin
 from gpudeck.auth.auth import Auth
@@ -25,6 +24,15 @@ from gpudeck.reservations.calendar import ReservationCalendar
 from gpudeck.schedulers.job_report import JobReporter
 
 PreviewDigest = Callable[[str, Frequency | None], Awaitable[DigestPreview]]
+
+
+class HubPlace(Struct, frozen=True):
+    """The files and addresses of a hub, for its admins. None: this hub has none."""
+
+    listen: str
+    data_dir: str
+    config: str | None
+    database: str
 
 
 class ApiServices(Struct, frozen=True, kw_only=True):

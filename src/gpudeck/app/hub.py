@@ -17,14 +17,13 @@ from msgspec import Struct
 from gpudeck.agent.child import ChildAgent
 from gpudeck.agent.signals import SystemdNotifier
 from gpudeck.agent.token_file import ensure_token
-from gpudeck.api.about import HubPlace
 from gpudeck.api.access import Policy
 from gpudeck.api.app import REPORTS, ApiApp
 from gpudeck.api.hosts import HostAdmin
 from gpudeck.api.install import Installer
 from gpudeck.api.mcp import McpApp
 from gpudeck.api.reports import DirectReports
-from gpudeck.api.services import ApiServices
+from gpudeck.api.services import ApiServices, HubPlace
 from gpudeck.app.plan import Plan, make_poll_methods
 from gpudeck.app.reload import HubReload, ReloadablePart, handle_sighup
 from gpudeck.app.services import HubServices, make_authenticator, make_policy, route_by_duty

@@ -31,7 +31,7 @@ _table = schema.sessions
 
 class Session(Struct, frozen=True):
     """A browser that is logged in, to be shown to its owner and to admins. `id` identifies the session and is no
-    secret. `seen_at` is up to a minute old. Times are Unix seconds."""
+    secret. `seen_at` is up to a minute old. Times are Unix seconds. `is_this`: the session of the caller."""
 
     id: str
     account: str
@@ -39,6 +39,7 @@ class Session(Struct, frozen=True):
     seen_at: float
     address: str
     user_agent: str
+    is_this: bool
 
 
 class _Cached(Struct, frozen=True):
@@ -106,14 +107,22 @@ class Sessions:
             await self._delete(_table.c.hash == row.hash, also(row.name))
         return row is not None
 
-    async def list(self, account_id: int | None = None) -> list[Session]:
-        """Those of an account, or all, that still count, the one used last first."""
-        accounts = schema.accounts
+    async def list(self, account_id: int | None = None, own: str = "") -> list[Session]:
+        """Those of an account, or all, that still count, the one used last first. `own` is the caller's secret."""
+        accounts, own_hash = schema.accounts, hash_secret(own)
         wanted = select(_table, accounts.c.name).join_from(_table, accounts)
         wanted = wanted.where(_is_of(account_id), ~self._is_over(self._now()))
         rows = await self.database.execute(wanted.order_by(_table.c.seen_at.desc(), _table.c.hash))
         return [
-            Session(row.hash[:_ID_LENGTH], row.name, row.created_at, row.seen_at, row.address, row.user_agent)
+            Session(
+                id=row.hash[:_ID_LENGTH],
+                account=row.name,
+                created_at=row.created_at,
+                seen_at=row.seen_at,
+                address=row.address,
+                user_agent=row.user_agent,
+                is_this=row.hash == own_hash,
+            )
             for row in rows
         ]
 

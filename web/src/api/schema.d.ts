@@ -4975,26 +4975,6 @@ export interface components {
             note: components["schemas"]["HostNote"] | null;
         };
         /**
-         * OneSession
-         * @description One session of an account. `id` is no secret.
-         */
-        OneSession: {
-            /** @description The account that the session belongs to */
-            account: string;
-            /** @description The network address of the request */
-            address: string;
-            /** @description When it was created, in Unix seconds */
-            created_at: number;
-            /** @description Its id, which stays the same */
-            id: string;
-            /** @description Whether it is the one that answers, or that you use */
-            is_this: boolean;
-            /** @description When it was last seen, in Unix seconds */
-            seen_at: number;
-            /** @description The program that opened the session, as it calls itself */
-            user_agent: string;
-        };
-        /**
          * Overview
          * @description The fleet in a period. `until` is when what is included ends: of a large fleet that is the last quarter hour that
          *     is over, and coverage is of the time until then. `series` are curves of the fleet, one a metric. The rows of `usage`
@@ -6043,12 +6023,33 @@ export interface components {
             user?: string | null;
         };
         /**
+         * Session
+         * @description A browser that is logged in, to be shown to its owner and to admins. `id` identifies the session and is no
+         *     secret. `seen_at` is up to a minute old. Times are Unix seconds. `is_this`: the session of the caller.
+         */
+        Session: {
+            /** @description The account that the session belongs to */
+            account: string;
+            /** @description The network address of the request */
+            address: string;
+            /** @description When it was created, in Unix seconds */
+            created_at: number;
+            /** @description Its id, which stays the same */
+            id: string;
+            /** @description Whether it is the one that answers, or that you use */
+            is_this: boolean;
+            /** @description When it was last seen, in Unix seconds */
+            seen_at: number;
+            /** @description The program that opened the session, as it calls itself */
+            user_agent: string;
+        };
+        /**
          * SessionList
          * @description The one used last first.
          */
         SessionList: {
             /** @description The sessions, newest first */
-            sessions: components["schemas"]["OneSession"][];
+            sessions: components["schemas"]["Session"][];
         };
         /**
          * ShortGpu

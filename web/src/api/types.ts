@@ -20,7 +20,7 @@ export type HostOrigin = Schemas['HostOrigin']
 
 /** Who the page is used by, and what they may do. */
 export type Me = Schemas['Me']
-export type Session = Schemas['OneSession']
+export type Session = Schemas['Session']
 export type Trial = Schemas['Trial']
 /** A program that wants to be logged in. */
 export type PendingLogin = Schemas['PendingLogin']
