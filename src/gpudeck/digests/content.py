@@ -73,7 +73,7 @@ def describe_own(
     figures: PeriodFigures, use: OwnUse, runs: OwnRuns, style: Style, *, shows_commands: bool
 ) -> DigestSection:
     """A user's own figures, the best and the worst run, and one suggestion."""
-    rows = _describe_use(figures.usage, use, style)
+    rows = _describe_use(use, style)
     rows.append(Figure("Runs", f"{MAX_RUNS} or more" if (count := runs.count) is None else str(count)))
     for name, run in (("Best run", runs.best), ("Worst run", runs.worst)):
         if run is not None:
@@ -94,13 +94,13 @@ def describe_group(figures: PeriodFigures, group: str, members: Collection[str],
     rows = [_row(name, use, style) for name, use in used[:_MAX_MEMBERS]]
     more = [f"… and {len(used) - _MAX_MEMBERS} more."] if len(used) > _MAX_MEMBERS else []
     head = ("User", "GPU-hours", "Utilization", "Idle hours", style.cost_head)
-    return DigestSection(title, _describe_use(figures.usage, total, style), [*more, *coverage], head, rows)
+    return DigestSection(title, _describe_use(total, style), [*more, *coverage], head, rows)
 
 
 def describe_fleet(figures: PeriodFigures, fleet: FleetFigures, style: Style, now: float) -> list[DigestSection]:
     """As admins and channels see it."""
     usage, waste = figures.usage, figures.waste
-    demand, reliability = _describe_demand(fleet, style, now), _describe_reliability(fleet, style)
+    demand, reliability = _describe_demand(fleet, now), _describe_reliability(fleet, style)
     if not figures.is_known:
         return [DigestSection("The fleet", texts=_describe_coverage(usage, style)), demand, reliability]
     before = None if figures.before is None else [figures.before.total]
@@ -108,7 +108,7 @@ def describe_fleet(figures: PeriodFigures, fleet: FleetFigures, style: Style, no
     monitored = usage.monitored_gpu_hours
     share = total.gpu_hours / monitored if monitored > 0 else None
     rows = [Figure("In use", style.percent(share), f"of {style.number(monitored)} monitored GPU-hours")]
-    rows += _describe_use(usage, total, style)
+    rows += _describe_use(total, style)
     released, since = waste.total.released, show_length(waste.released_after_seconds)
     rows.append(_describe_wasted(f"If released after {since} idle", released, style))
     rows.append(Figure("Users", str(sum(row.user is not None and row.gpu_hours > 0 for row in usage.rows))))
@@ -121,7 +121,7 @@ def describe_fleet(figures: PeriodFigures, fleet: FleetFigures, style: Style, no
     ]
 
 
-def _describe_use(usage: Usage, use: OwnUse, style: Style) -> list[Figure]:
+def _describe_use(use: OwnUse, style: Style) -> list[Figure]:
     is_part = use.utilization is not None and use.measured_hours < 0.995 * use.gpu_hours
     part = f"of {style.number(use.measured_hours)} measured" if is_part else ""
     rows = [
@@ -186,7 +186,7 @@ def _row(name: str, use: OwnUse, style: Style) -> tuple[str, ...]:
     return name, style.number(use.gpu_hours), style.percent(use.utilization), style.number(use.idle.hours), cost
 
 
-def _describe_demand(fleet: FleetFigures, style: Style, now: float) -> DigestSection:
+def _describe_demand(fleet: FleetFigures, now: float) -> DigestSection:
     hours = f"{fleet.none_free} of {fleet.free_known} recorded hours" if fleet.free_known else UNKNOWN
     waiting = UNKNOWN if fleet.waiting is None else show_count(len(fleet.waiting), "request")
     longest = max((now - one.created_at for one in fleet.waiting or ()), default=0.0)

@@ -89,7 +89,10 @@ def run_parts(hour: Hour) -> dict[int, RunPart]:
     facts = _facts(hour)[:, gpu]
     _, _, _, _, metered, joules = np.einsum("st,kst->ks", share, facts)
     seconds, _, idle, _, _, _ = np.einsum("st,kst->ks", present, facts)
-    busy, measured = _utilization(hour, slices, present)
+    own = np.array([part.utilization for part in slices])
+    percent = np.where(np.isnan(own), hour.metric("utilization_percent")[gpu], own)
+    is_measured = present & ~np.isnan(percent)
+    busy, measured = np.where(is_measured, percent, 0.0) @ hour.covered, is_measured @ hour.covered
     order = np.argsort([part.run for part in slices], kind="stable")
     runs = np.array([slices[at].run for at in order])
     starts = _starts(runs)
@@ -102,14 +105,6 @@ def run_parts(hour: Hour) -> dict[int, RunPart]:
     over_gpus = np.array([there @ hour.covered, total @ hour.covered, known @ hour.covered, total.max(axis=1)]).T
     rows = np.concatenate([sums[:, :1], over_gpus, sums[:, 1:]], axis=1).tolist()
     return {run: RunPart(*row) for run, row in zip(runs[starts].tolist(), rows, strict=True) if row[0] > 0}
-
-
-def _utilization(hour: Hour, slices: Sequence[RunSlice], present: Flags) -> tuple[Floats, Floats]:
-    own = np.array([part.utilization for part in slices])
-    theirs = hour.metric("utilization_percent")[[part.gpu for part in slices]]
-    percent = np.where(np.isnan(own), theirs, own)
-    known = present & ~np.isnan(percent)
-    return np.where(known, percent, 0.0) @ hour.covered, known @ hour.covered
 
 
 def _claims_of_users(hour: Hour, owners: Mapping[int, str | None]) -> _Claims:

@@ -4,7 +4,7 @@ Short steps are made from samples, steps of a quarter hour and more from quarter
 kept, or are too many to read at once, steps are at least a quarter hour.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from gpudeck.history.aggregation import (
     CAPACITY,
     Block,
-    CombinedSteps,
     Mask,
     as_json,
     combine,
@@ -172,7 +171,13 @@ def fleet_answers(view: "HistoryView", queries: Sequence[SeriesQuery], now: floa
         at = (stack.starts - grid.start) // grid.step
         wholes = [fold_totals(stack, metric, now, at, grid.count) for metric in checkpointed(metrics)]
     else:
-        wholes = [_fold_hosts(view, inside, metric, grid) for metric in metrics]
+        wholes = []
+        for metric in metrics:
+            whole = combine([], grid, metric.rollup)
+            for host in inside:
+                found = _fold_host(view, host.key, metric, grid)
+                whole = whole.join(combine(found.values(), grid, metric.rollup), metric.rollup)
+            wholes.append(whole)
     return [
         make_answer(query, metric, grid, [Series(whole.points(grid, metric), fleet=True)])
         for metric, whole in zip(metrics, wholes, strict=True)
@@ -226,14 +231,6 @@ def _fold_host(
 ) -> dict[int, Roll]:
     read = read_samples if grid.step < QUARTER else read_quarters
     return fold(read(view, host, metric, grid, only=only), grid)
-
-
-def _fold_hosts(view: "HistoryView", hosts: Iterable[KnownHost], metric: HistoryMetric, grid: Grid) -> CombinedSteps:
-    whole = combine([], grid, metric.rollup)
-    for host in hosts:
-        found = _fold_host(view, host.key, metric, grid)
-        whole = whole.join(combine(found.values(), grid, metric.rollup), metric.rollup)
-    return whole
 
 
 def _each(found: dict[int, Roll], gpus: dict[int, KnownGpu], grid: Grid, metric: HistoryMetric) -> list[Series]:

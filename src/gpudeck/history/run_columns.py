@@ -207,7 +207,10 @@ class _Span:
         self.times = np.concatenate([hour.times for hour in hours])
         self.covered = np.concatenate([hour.covered for hour in hours])
         self.starts = np.cumsum([0, *(len(hour.times) for hour in hours)]).tolist()
-        self.runs = [_group_runs(hour) for hour in hours]
+        self._runs: list[dict[int, list[RunSlice]]] = [defaultdict(list) for _ in hours]
+        for hour, by_gpu in zip(hours, self._runs, strict=True):
+            for run in hour.runs:
+                by_gpu[hour.gpus[run.gpu]].append(run)
         self._hours = hours
         self._rows = [None if hour.gpus == self.gpus else [self.gpus.index(gpu) for gpu in hour.gpus] for hour in hours]
         self._tables: dict[str, Floats | None] = {}
@@ -223,7 +226,7 @@ class _Span:
             begin, end = max(span.start, self.starts[at]), min(span.stop, self.starts[at + 1])
             mine = slice(begin - span.start, end - span.start)
             theirs = slice(begin - self.starts[at], end - self.starts[at])
-            yield from ((mine, theirs, one) for one in self.runs[at].get(gpu, ()))
+            yield from ((mine, theirs, one) for one in self._runs[at].get(gpu, ()))
 
     def read(self, name: str) -> Floats | None:
         """A row for each GPU; None if no hour has it."""
@@ -243,14 +246,6 @@ class _Span:
                 part[rows] = table
             parts.append(part)
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-
-
-def _group_runs(hour: Hour) -> dict[int, list[RunSlice]]:
-    """By GPU."""
-    found: dict[int, list[RunSlice]] = defaultdict(list)
-    for one in hour.runs:
-        found[hour.gpus[one.gpu]].append(one)
-    return found
 
 
 class _Columns(Struct):

@@ -70,6 +70,10 @@ def usage(
     by_host = query.by == "host" or query.host is not None
     # The store adds up whole stretches by itself, several times faster than hours are added up here.
     facts = (fact for begin, end in period.stretches() for fact in view.uses(begin, end, by_host=by_host))
+    # GPU-seconds that were observed; of the hours at the two ends the part that lies inside.
+    first, last = period.first_hour, period.end_hour - HOUR
+    observed = sum(view.observed(hour, hour + HOUR) * period.weight(hour) for hour in {first, last})
+    observed += view.observed(first + HOUR, last) if last > first + HOUR else 0.0
     gpus = view.gpus().values()
     answer = fold(
         facts,
@@ -78,11 +82,11 @@ def usage(
         groups,
         now,
         hosts=names,
-        observed=_observed(view, period),
+        observed=observed,
         had=seconds_had(gpus, query.start, min(query.end, now)),
     )
-    first = min((gpu.first for gpu in gpus), default=query.start)
-    answer.known_since = first if query.start < first else None
+    known = min((gpu.first for gpu in gpus), default=query.start)
+    answer.known_since = known if query.start < known else None
     return answer
 
 
@@ -142,13 +146,6 @@ def price_of(model: str, prices: Mapping[str, float]) -> float | None:
 def to_csv(usage: Usage, *, daily: bool = False) -> str:
     """One line a row, or with `daily` one a row and day, without the total: spreadsheets add up by themselves."""
     return write_csv(_daily_lines(usage) if daily else _lines(usage))
-
-
-def _observed(view: "HistoryView", period: Period) -> float:
-    """GPU-seconds that were observed; of the hours at the two ends the part that lies inside."""
-    first, last = period.first_hour, period.end_hour - HOUR
-    seconds = sum(view.observed(hour, hour + HOUR) * period.weight(hour) for hour in {first, last})
-    return seconds + (view.observed(first + HOUR, last) if last > first + HOUR else 0.0)
 
 
 def sum_by_day(facts: Iterable[tuple[UseKey, UsageAmounts]], period: Period) -> dict[_SumKey, UsageAmounts]:

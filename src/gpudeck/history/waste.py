@@ -115,8 +115,10 @@ def _find_released(
     """Idle seconds from an hour after an episode's begin on, with one of the users who share them."""
     before = max(0.0, query.start - RELEASED_AFTER)
     for one in find_idle_episodes(view, IdleQuery(before, max(min(query.end, now), query.start))):
-        released = find_moment(one.spans, RELEASED_AFTER)
-        seconds = 0.0 if released is None else seconds_after(one, max(released, query.start))
+        if (released := find_moment(one.spans, RELEASED_AFTER)) is None:
+            continue
+        begin = max(released, query.start)
+        seconds = sum(end - max(start, begin) for start, end in one.spans if end > begin)
         for user in one.users or (None,) if seconds else ():
             yield one, user, seconds / max(1, len(one.users))
 
@@ -169,7 +171,12 @@ def describe_waste(usage: Usage, before: Usage | None, facts: WasteFacts) -> Was
     for row in usage.rows:
         key = row.name_by(usage.by), row.unknown
         rows.append(describe(row, earlier.get(key), None if of_jobs else facts.rows.get(key, Savings())))
-    rows.sort(key=lambda row: (-_sum(row), row.unknown, row.name or ""))
+
+    def wasted(row: WasteRow) -> float:
+        return math.fsum(one.hours or 0.0 for one in (row.idle, row.unused, row.oversized))
+
+    rows.sort(key=lambda row: (-wasted(row), row.unknown, row.name or ""))
+    smaller = [(one.oversized, names, one.oversized_cost) for names, one in facts.smaller.items() if one.oversized > 0]
     total = describe(usage.total, last, None if of_jobs else facts.total)
     return Waste(
         by=usage.by,
@@ -186,17 +193,11 @@ def describe_waste(usage: Usage, before: Usage | None, facts: WasteFacts) -> Was
         problem="Of jobs by name, only idle and unused hours are known." if of_jobs else facts.problem,
         rows=rows,
         total=total,
-        smaller=[] if of_jobs else _smaller(facts),
+        smaller=[
+            SmallerModel(*names, seconds / HOUR, cost)
+            for seconds, names, cost in ([] if of_jobs else sorted(smaller, reverse=True))
+        ],
     )
-
-
-def _smaller(facts: WasteFacts) -> list[SmallerModel]:
-    found = [(one.oversized, names, one.oversized_cost) for names, one in facts.smaller.items() if one.oversized > 0]
-    return [SmallerModel(*names, seconds / HOUR, cost) for seconds, names, cost in sorted(found, reverse=True)]
-
-
-def _sum(row: WasteRow) -> float:
-    return math.fsum(one.hours or 0.0 for one in (row.idle, row.unused, row.oversized))
 
 
 MAX_HOURS: Final = 50_000
@@ -218,10 +219,6 @@ class _Owners(Struct):
 
 _Piece = tuple[tuple[float, float], tuple[str, ...], tuple[str, ...]]
 """An idle span within an hour, and its users and jobs, which stay the same."""
-
-
-def seconds_after(episode: IdleEpisode, moment: float) -> float:
-    return sum(end - max(start, moment) for start, end in episode.spans if end > moment)
 
 
 def find_idle_episodes(view: "HistoryView", query: IdleQuery) -> Iterator[IdleEpisode]:

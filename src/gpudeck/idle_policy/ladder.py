@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from msgspec import Struct
 
-from gpudeck.idle_policy.settings import DAYS, Exemptions, IdlePolicySettings, IdleRule, TimeOfDay
+from gpudeck.idle_policy.settings import DAYS, IdlePolicySettings, IdleRule, TimeOfDay
 from gpudeck.model.times import load_zone
 
 Spans = Sequence[tuple[float, float]]
@@ -42,7 +42,10 @@ class IdleFacts(Struct, frozen=True):
 
 def find_rules(settings: IdlePolicySettings, facts: IdleFacts, group_of: Callable[[str], str | None]) -> list[IdleRule]:
     """Those that may apply to a GPU, in their order; none where it is exempt."""
-    if _is_exempt(settings.exempt, facts):
+    exempt = settings.exempt
+    if any(fnmatchcase(user, wanted) for user in facts.users for wanted in exempt.users) or any(
+        fnmatchcase(job, wanted) for job in facts.jobs for wanted in exempt.jobs
+    ):
         return []
     groups = {group_of(user) for user in facts.users} if any(rule.groups for rule in settings.rules) else set()
     return [
@@ -52,12 +55,6 @@ def find_rules(settings: IdlePolicySettings, facts: IdleFacts, group_of: Callabl
         and (not rule.models or any(part.lower() in facts.model.lower() for part in rule.models))
         and (not rule.groups or not groups.isdisjoint(rule.groups))
     ]
-
-
-def _is_exempt(exempt: Exemptions, facts: IdleFacts) -> bool:
-    return any(fnmatchcase(user, wanted) for user in facts.users for wanted in exempt.users) or any(
-        fnmatchcase(job, wanted) for job in facts.jobs for wanted in exempt.jobs
-    )
 
 
 def climb(
