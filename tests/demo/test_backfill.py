@@ -28,10 +28,11 @@ def children() -> list[psutil.Process]:
 async def make(folder: Path, until: float = NOON, days: float = 1.0) -> tuple[list[Event], list[list[str]]]:
     events, said = list[Event](), list[list[str]]()
     past = Backfill(2, folder, until=until, days=days)
-    past.start(said.append, events.append)
+    past.report_to(said.append, events.append)
+    past.start()
     await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()})
     past.wait()
-    await past.stop()
+    await past.close()
     return events, said
 
 
@@ -63,9 +64,10 @@ def test_stopping_ends_the_child_and_the_wait(tmp_path: Path) -> None:
         waiting = threading.Thread(target=past.wait)
         waiting.start()
         begun = asyncio.Event()
-        past.start(lambda _: begun.set(), lambda _: pytest.fail("it was stopped before the end"))
+        past.report_to(lambda _: begun.set(), lambda _: pytest.fail("it was stopped before the end"))
+        past.start()
         await asyncio.wait_for(begun.wait(), 60)
-        await past.stop()
+        await past.close()
         assert children() == []
         await asyncio.to_thread(waiting.join, 60)
         assert not waiting.is_alive()
@@ -87,9 +89,10 @@ def test_a_hub_that_is_killed_leaves_no_child(tmp_path: Path) -> None:
 def test_a_full_disk_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def go() -> None:
         past = Backfill(2, tmp_path, until=NOON, min_free=2**60)
-        past.start(lambda _: None, lambda _: pytest.fail("nothing is made"))
+        past.report_to(lambda _: None, lambda _: pytest.fail("nothing is made"))
+        past.start()
         await asyncio.to_thread(past.wait)
-        await past.stop()
+        await past.close()
 
     asyncio.run(go())
     assert not list(tmp_path.iterdir())

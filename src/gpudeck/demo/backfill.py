@@ -1,8 +1,7 @@
-"""The demo's past: sixty days of the simulated fleet.
+"""Makes the demo's past: sixty days of the simulated fleet.
 
-A child makes the history's file, at the lowest priority: the last day before the hub opens it, which takes some
-seconds, the weeks before in the minute that follows. The simulator answers about any moment, so a demo that was stopped
-for a while gets its whole past anew.
+A child process writes the history file at the lowest priority: the last day before the hub opens the file, within
+seconds, and the weeks before in the following minute. After a longer stop the demo makes its whole past again.
 """
 
 import asyncio
@@ -20,31 +19,35 @@ from typing import Final
 import msgspec
 
 from gpudeck.child_process import end, python_module, start
+from gpudeck.fleet.observers import Service
 from gpudeck.history.settings import DEMO_FILE
+from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.event import Event
 
 log = logging.getLogger(__name__)
 
 DAYS = 60.0
 SEED = 1
-"""Which fleet the hub's own agent simulates: the default of `gpudeck agent --seed`."""
+"""The default of `gpudeck agent --seed`, which simulates the same fleet."""
 _DONE: Final = "demo-history"
-"""In the data folder: how many simulated hosts the history has all days of, and how many days those are."""
+"""A file in the data folder: the number of simulated hosts and days of the finished history."""
 _MAKING: Final = (
     "Demo: the simulated past is still being made. History, Reliability and the time machine are not complete yet."
 )
 _GAP_SECONDS: Final = 300.0
-"""A demo that was stopped for a shorter time has a gap, as a hub has."""
+"""After a shorter stop the history has a gap, as with any hub."""
 READY: Final = b"ready\n"
-"""What the child writes when the file can be opened; before the events."""
+"""Written by the child when the file can be opened; events follow."""
 _decode_events = msgspec.msgpack.Decoder(list[Event]).decode
 
 
-class Backfill:
+class Backfill(Service):
     """Makes the file of `hosts` simulated hosts, once. `wait` blocks until it is there, or cannot be made."""
 
+    name = "demo"
+
     def __init__(self, hosts: int, data_dir: Path, *, until: float, days: float = DAYS, min_free: int = 0) -> None:
-        """Nothing is made where the disk has less than `min_free` bytes left: the history would not go on, either."""
+        """Nothing is made if the disk has less than `min_free` bytes left, as the history would not write either."""
         self._hosts = hosts
         self._min_free = min_free
         self._days = days
@@ -52,43 +55,44 @@ class Backfill:
         self._path = data_dir / DEMO_FILE.format(hosts)
         self._done = data_dir / _DONE
         self._is_decided = threading.Event()
+        self._show_problems: Callable[[list[str]], None] = lambda _: None
+        self._take_event: Callable[[Event], None] = lambda _: None
         self._task: asyncio.Task[None] | None = None
         if days <= 0:
             self._is_decided.set()
 
     def wait(self) -> None:
-        """From any other thread than the event loop's."""
+        """Must not be called on the event loop."""
         self._is_decided.wait()
 
-    def start(self, say: Callable[[list[str]], None], take_event: Callable[[Event], None]) -> None:
-        """On the running event loop: `say` shows the hub's problems, `take_event` is called with what happened."""
-        if not self._is_decided.is_set():
-            self._task = asyncio.get_running_loop().create_task(self._make(say, take_event))
+    def report_to(self, show_problems: Callable[[list[str]], None], take_event: Callable[[Event], None]) -> None:
+        """`show_problems` is called with the hub's problems, `take_event` with each past event."""
+        self._show_problems, self._take_event = show_problems, take_event
 
-    async def stop(self) -> None:
-        """End the child, wherever it is."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
+    def start(self) -> None:
+        if not self._is_decided.is_set():
+            self._task = asyncio.get_running_loop().create_task(self._make())
+
+    async def close(self) -> None:
+        """End the child, in whatever state it is."""
+        await cancel_tasks(self._task)
         self._is_decided.set()
 
-    async def _make(self, say: Callable[[list[str]], None], take_event: Callable[[Event], None]) -> None:
+    async def _make(self) -> None:
         try:
             if await asyncio.to_thread(self._is_needed):
-                say([_MAKING])
+                self._show_problems([_MAKING])
                 for event in await self._run_child():
-                    take_event(event)
+                    self._take_event(event)
                     await asyncio.sleep(0)
         except (OSError, msgspec.DecodeError) as error:
             log.warning("the simulated past could not be made, charts begin now: %s", error)
         finally:
-            say([])
+            self._show_problems([])
             self._is_decided.set()
 
     async def _run_child(self) -> list[Event]:
-        """What happened; nothing where the child fails. Raises OSError."""
+        """The past events; none if the child fails. Raises OSError."""
         began = time.monotonic()
         if shutil.disk_usage(self._path.parent).free < self._min_free:
             raise OSError("the disk has less room than history.min_free")
@@ -111,7 +115,7 @@ class Backfill:
         return _decode_events(events)
 
     def _is_needed(self) -> bool:
-        """Unless the file has it, until some minutes ago."""
+        """Whether the file is missing, is of another demo, or ends too early."""
         try:
             if self._done.read_text().split() != [str(self._hosts), f"{self._days:g}"]:
                 return True
@@ -123,6 +127,6 @@ class Backfill:
 
 
 def remove_file(path: Path) -> None:
-    """With what SQLite and the history keep next to it."""
+    """Including the files that SQLite and the history keep next to it."""
     for suffix in ("", "-wal", "-shm", "-lock"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)

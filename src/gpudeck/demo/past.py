@@ -1,10 +1,8 @@
-"""What a hub would have kept of the simulated fleet, had it been running all the time: samples of any span.
+"""Samples and events that a hub would have recorded of the simulated fleet, for any span of time.
 
-The simulator can be asked about any moment, so nothing has to be played through: a moment's report becomes a sample by
-itself. Even how long a GPU has been idle is in it, which a live hub has to watch for.
-
-For events a real fleet gets the reports from just before and after each moment at which something may happen, and the
-same code as in a running hub detects them.
+The simulator answers about any moment, so a sample is made from the report of its moment alone. Events come from the
+event detector of a running hub, which gets reports from just before and after each moment at which something may
+happen.
 """
 
 from typing import NamedTuple
@@ -17,7 +15,7 @@ from gpudeck.history.recorder import sample_processes
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, NOTHING, STATE_NUMBERS, GpuSample, HostSample, Values
 from gpudeck.model.event import Event
 from gpudeck.model.gpu_state import RETURN_SECONDS, AvailabilitySettings, FleetSettings, judge
-from gpudeck.model.report import GpuReading, Report, occupancy_of
+from gpudeck.model.report import GpuReading, occupancy_of
 from gpudeck.wire import VERSION, Envelope
 
 HOUR = 3600.0
@@ -27,7 +25,7 @@ _UNKNOWN = STATE_NUMBERS["unknown"]
 _NOTHING_OF_HOST: Values = (None,) * len(HOST_NAMES)
 _BEAT = 2.0
 _MAX_TURNS = 300
-"""Of a host that fails all the time the last days are enough: before, events say again that it does."""
+"""Only the last moments of a host that fails all the time are evaluated; earlier events would repeat."""
 _SILENT = 65.0
 """Seconds after which a hub calls a host down that has stopped reporting."""
 
@@ -41,14 +39,13 @@ class Slice(NamedTuple):
 
 
 def sample_span(fleet: SimulatedFleet, host: int, span: Slice) -> list[HostSample]:
-    """One host's samples from the span's start until before its end, at whole multiples of the step.
-
-    While the host is dead, its GPUs are there in an unknown state, as the live hub has them.
-    """
+    """Samples of one host at whole multiples of the step, from the start until before the end. While the host is
+    down, its GPUs are unknown, as in the live hub."""
     first = -int(-span.start // span.step)
     moments = [number * span.step for number in range(first, -int(-span.end // span.step))]
     reports = [fleet.report(host, moment) for moment in moments]
-    ghosts = next((_ghosts(report) for report in reports if report), ())
+    known = next((report.gpus or () for report in reports if report), ())
+    ghosts = tuple(GpuSample(gpu.uuid, _label(gpu), gpu.name, _UNKNOWN, NOTHING, None) for gpu in known)
     host_id, name = fleet.host_id(host), fleet.names[host]
     return [
         HostSample(
@@ -94,16 +91,12 @@ def _state(reading: GpuReading, now: float) -> int:
     return STATE_NUMBERS[availability]
 
 
-def _ghosts(report: Report) -> tuple[GpuSample, ...]:
-    return tuple(GpuSample(gpu.uuid, _label(gpu), gpu.name, _UNKNOWN, NOTHING, None) for gpu in report.gpus or ())
-
-
 def _label(reading: GpuReading) -> str:
     return str(reading.index) if reading.instance is None else f"{reading.index}.{reading.instance}"
 
 
 def past_events(simulated: SimulatedFleet, host: int, start: float, end: float) -> list[Event]:
-    """What happened to one host, which is seen for the first time when the span begins. The oldest first."""
+    """Events of one host, the oldest first. The host is first seen when the span begins."""
     events: list[Event] = []
     fleet = FleetState(FleetSettings())
     fleet.observers.add(EventDetector(events.append, start - RETURN_SECONDS, {}))

@@ -1,9 +1,8 @@
-"""The demo's past, written into the history's file by a child of the hub: the last hours before the hub opens it, the
-weeks before while it runs.
+"""Writes the demo's past into the history file, in a child process of the hub.
 
-Of the last hours the file has samples, of the weeks before quarter hours, as a hub keeps them that keeps samples for a
-day. The hour that is not over yet comes as samples, which the hub goes on with. The child's standard output says when
-the file can be opened, and then what happened.
+The last hours are samples and are written before the hub opens the file; the weeks before are quarter hours, as in a
+hub that keeps samples for a day, and are written while it runs. The current hour is written as samples, which the hub
+continues. The standard output says when the file can be opened, followed by the events.
 """
 
 import argparse
@@ -32,18 +31,18 @@ from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HostSample, ProcessSam
 
 _MAX_HOST_HOURS: Final = 36_000
 _FINE_HOST_HOURS: Final = 600
-"""Of a large fleet the past is shorter, and so is the part with samples."""
+"""Large fleets have a shorter past, and fewer hours with samples."""
 _FINE_STEP: Final = 120
 _MANY_HOSTS: Final = 64
 _RUNS_A_HOST: Final = 50_000
-"""Numbers that are set apart for the runs of each host."""
+"""Run ids that are reserved for each host."""
 _SPAN_SECONDS: Final = 4 * DAY
-"""What is simulated at once."""
+"""Simulated at once."""
 _ProcessRun = tuple[ProcessSample, RunSlice]
 
 
 class PastFile:
-    """`write_recent` makes the file, with the last hours, for a hub to open; `write_rest` adds the weeks before."""
+    """`write_recent` makes the file with the last hours, which a hub can open; `write_rest` adds the weeks before."""
 
     def __init__(self, fleet: SimulatedFleet, until: float, days: float) -> None:
         hosts = len(fleet.names)
@@ -93,7 +92,7 @@ class _HostPast:
         self._runs: dict[tuple[int, float | None], int] = {}
 
     def introduce(self, writer: PastWriter, first: float, last: float) -> None:
-        """The host and its GPUs get their numbers."""
+        """Register the host and its GPUs."""
         spec = self.station.host
         key = writer.keys.host(spec.id, spec.name, first)
         key.last, key.is_changed = last, True
@@ -118,7 +117,7 @@ class _HostPast:
             writer.flush()
 
     def _read(self, span: Slice) -> tuple[Hour, list[_ProcessRun]]:
-        """Hours in a row as one, and who was on which GPU, without the numbers of their runs."""
+        """Consecutive hours as one, and the processes on its GPUs, without ids of runs."""
         samples = sample_span(self._fleet, self._number, span)
         table = np.array([[gpu.values for gpu in one.gpus] for one in samples], np.float64)
         own = np.array([one.values for one in samples], np.float64)
@@ -154,7 +153,7 @@ class _HostPast:
 
 
 def _find_processes(samples: Sequence[HostSample]) -> list[_ProcessRun]:
-    """In the order in which they were first seen."""
+    """In the order of first sight."""
     found: dict[tuple[int, int, float | None], _ProcessRun] = {}
     for place, sample in enumerate(samples):
         for row, gpu in enumerate(sample.gpus):

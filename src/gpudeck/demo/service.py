@@ -1,8 +1,7 @@
-"""The demo's part of a hub: a past made by a child process while the hub serves, reservations, and users who wait."""
+"""The demo in a hub: a past that a child process makes, reservations, maintenance, and users who wait for GPUs."""
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -32,14 +31,14 @@ from gpudeck.schedulers.base import Scheduler, SchedulerNode, SchedulerState
 
 _AT_ONCE: Final = 10
 _SETTLED_SECONDS: Final = 4.0
-"""Until all hosts have reported, and the page that is opened at the start is there."""
+"""Until all hosts have reported and the page is open."""
 _ASK_SECONDS: Final = 20.0
 _AGAIN_SECONDS: Final = 1800.0
 """After a request was met, its user waits for the next GPUs."""
 _AHEAD_SECONDS: Final = 240.0
 """A job has its GPUs for some minutes before its program is on them."""
 _LIMIT_SECONDS: Final = 6 * 3600
-"""Users ask for whole quarters of a day."""
+"""Time limits of jobs are multiples of this."""
 _NAMES: Final = {
     "training": "train",
     "loader": "preprocess",
@@ -50,7 +49,7 @@ _NAMES: Final = {
 
 
 class Demo:
-    """What a hub of a simulated fleet has instead of and in addition to what it would read."""
+    """Services and settings of a hub with a simulated fleet."""
 
     def __init__(self, hosts: int, days: float, data_dir: Path, *, until: float, min_free: int) -> None:
         self._fleet = SimulatedFleet(hosts, SEED)
@@ -77,31 +76,13 @@ class Demo:
         maintenance: MaintenanceWindows,
         has_history: bool,
     ) -> list[Service]:
-        problems = partial(hub.fleet.set_problems, "simulated past")
+        self._past.report_to(partial(hub.fleet.set_problems, "simulated past"), events.keep)
         story = DemoScenario(self._hosts, self._days, database, calendar, queue, maintenance=maintenance)
-        return [DemoPast(self._past, events, problems), story] if has_history else [story]
-
-
-class DemoPast(Service):
-    """Makes the past of the simulated hosts, which the history waits for."""
-
-    name = "demo"
-
-    def __init__(self, past: Backfill, events: EventLog, say: Callable[[list[str]], None]) -> None:
-        """`say` shows the hub's problems."""
-        self._past = past
-        self._events = events
-        self._say = say
-
-    def start(self) -> None:
-        self._past.start(self._say, self._events.keep)
-
-    async def close(self) -> None:
-        await self._past.stop()
+        return [self._past, story] if has_history else [story]
 
 
 class DemoInbox:
-    """Where the simulated users get their messages: each is an event, so that it can be seen to arrive."""
+    """Delivers messages to simulated users as events, so that they are visible."""
 
     def __init__(self, events: EventLog) -> None:
         self._events = events
@@ -111,12 +92,12 @@ class DemoInbox:
         self._events.add(make_event(clock.wall(), "message_delivered", f"{account} got a message", detail=detail))
 
     async def release(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing to release."""
 
 
 class DemoScenario(Service):
-    """Reservations, maintenance and a queue, from some seconds after the start on. A failure costs the story alone: a
-    database that does not answer is reported by the services that need it."""
+    """Adds reservations, maintenance and a queue some seconds after the start. Failures are ignored: the services
+    report their own problems."""
 
     name = "demo story"
 
@@ -174,7 +155,7 @@ class DemoScenario(Service):
             await self._maintenance.plan(wanted, "admin")
 
     async def _wait(self, user: str, wanted: GpuRequest) -> None:
-        """As a client of `gpudeck wait` does: it asks while it waits, and is gone when it got its GPUs."""
+        """Behaves like `gpudeck wait`: asks while it waits, and leaves when it got its GPUs."""
         while True:
             with contextlib.suppress(GpudeckError):
                 position = await self._queue.join(f"demo {user}", user, None, wanted)

@@ -1,7 +1,5 @@
-"""What a demo has besides its fleet: prices, reservations and a queue, made from what the simulated users do.
-
-The simulator knows the future too: a planned reservation is that of a job which is going to start, so its owner comes.
-"""
+"""Prices, reservations, maintenance and a queue for the demo, derived from the simulated jobs. The simulator knows
+the future: a planned reservation is for a job that will start."""
 
 import math
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from gpudeck.model.reservation import ReservedGpu
 
 DAY: Final = 86_400.0
 MIN_DAYS: Final = 7.0
-"""A demo with a shorter past has the fleet alone."""
+"""A demo with a shorter past has only the fleet."""
 PRICES: Final = {
     "H200": 3.2,
     "H100": 2.6,
@@ -48,7 +46,7 @@ def priced(usage: UsageSettings) -> UsageSettings:
 
 
 class DemoReservation(Struct, frozen=True):
-    """`used_at` is None for one that has not begun."""
+    """`used_at` is None if it has not begun."""
 
     user: str
     start: float

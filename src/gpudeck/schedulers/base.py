@@ -9,9 +9,9 @@ from gpudeck.model.allocation import Allocation
 
 
 class SchedulerNode(Struct, frozen=True):
-    """What a scheduler says of one of its nodes. `names` are what the host may be called, the best first. `gpus` are by
-    the scheduler's own index. `uncertain` is why empty GPUs may be allocated all the same, `closed` why no job starts
-    there."""
+    """A node of a scheduler. `names` are possible names of its host, the most specific first. `gpus` has allocations
+    by the scheduler's own GPU index. `uncertain` is the reason if GPUs without an allocation may be allocated,
+    `closed` the reason if no job can start there."""
 
     names: tuple[str, ...]
     count: int
@@ -37,7 +37,7 @@ class NodeReservation(Struct, frozen=True):
 
 
 class EndedJob(Struct, frozen=True):
-    """What the scheduler's accounting says of a job that has ended. `outcome` is its own word ("TIMEOUT")."""
+    """A job that has ended, from the scheduler's accounting. `outcome` is the scheduler's own word ("TIMEOUT")."""
 
     job: str
     start: float
@@ -46,7 +46,7 @@ class EndedJob(Struct, frozen=True):
 
 
 class SchedulerState(Struct, frozen=True):
-    """All nodes by name. `ended` are jobs that ended lately, at some readings and where the scheduler keeps them."""
+    """All nodes by name. `ended` are jobs that ended recently; not every reading has them."""
 
     nodes: Mapping[str, SchedulerNode]
     reservations: tuple[NodeReservation, ...] = ()
@@ -54,8 +54,8 @@ class SchedulerState(Struct, frozen=True):
 
 
 class Scheduler(Protocol):
-    """`origin` names it for people ("Slurm (gpu)"); `pause` is how many seconds lie between two readings. `read` raises
-    Temporary, Refused or Wrong, never returns a part, and may be cancelled."""
+    """`origin` is its name in messages ("Slurm (gpu)"); `pause` is the seconds between two readings. `read` raises
+    Temporary, Refused or Wrong, never returns a partial state, and may be cancelled."""
 
     name: str
     origin: str

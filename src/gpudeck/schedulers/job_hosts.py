@@ -1,4 +1,4 @@
-"""CPU and memory of jobs on their hosts, from what agents read of the jobs' cgroups.
+"""CPU and memory of jobs on their hosts, from the cgroups of jobs that agents report.
 
 fleet (`HostState.job_cgroups`) → JobHosts (sums of each job on each host) → JobStore (job_hosts)
 """
@@ -16,13 +16,13 @@ from gpudeck.model.report import JobCgroup
 from gpudeck.schedulers.job_store import JobHostRecord, JobRecord, JobStore
 
 _MIN_SECONDS: Final = 5.0
-"""Two readings that are closer together say little about how many cores were in use."""
+"""Cores in use are not computed from two readings that are closer together."""
 _UNREAD: Final = "no agent has read the job's cgroup there: it reads those of processes that are on GPUs"
 _Key = tuple[int, str]
 
 
 class JobHosts:
-    """What is known of jobs that have not ended. One event loop owns it."""
+    """CPU and memory of jobs that have not ended. Not thread-safe: used on one event loop."""
 
     def __init__(self) -> None:
         self._seen: dict[str, list[JobCgroup]] = {}
@@ -44,7 +44,7 @@ class JobHosts:
         return {host: one for (job, host), one in self._records.items() if job == job_id}
 
     async def write(self, store: JobStore, running: Collection[int]) -> None:
-        """Write what changed, and forget all jobs but these. Raises Temporary, and keeps what is not written."""
+        """Write changes, then forget all jobs but `running`. Raises Temporary, and keeps what is not written."""
         changed, self._changed = self._changed, set()
         try:
             await store.write_hosts([self._records[key] for key in changed])

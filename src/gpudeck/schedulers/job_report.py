@@ -36,26 +36,26 @@ from gpudeck.schedulers.job_store import (
 from gpudeck.schedulers.jobs import JobService
 
 JOB_NAMES: Final = ("account", "partition", "namespace", "label")
-"""What rows can stand for that only schedulers know."""
+"""Names that only schedulers know."""
 _COLUMNS: Final = {"group": "user", "label": "labels"}
-"""Where a row's name is found, if not in a column of its own."""
+"""The column of a row's name where it differs."""
 _JOULES_A_KWH: Final = 3.6e6
 
 DaySums = list[tuple[int, UsageSum]]
 """Each sum with the number of its day, or with 0."""
 RowName = tuple[str | None, bool]
-"""And whether it is the row of unknown users."""
+"""The name of a row, and whether it is the row of unknown users."""
 
 
 class AllocatedSums(NamedTuple):
-    """`since` is when the records of jobs begin. What was imported may be older."""
+    """`since` is when the records of jobs begin. Imported jobs may be older."""
 
     days: DaySums
     since: float
 
 
 async def read_sums(store: JobStore, query: UsageQuery, now: float, since: float = 0.0) -> AllocatedSums:
-    """What the answer needs of jobs. Raises Temporary, and HistoryRefused for a period that makes no sense."""
+    """Sums of jobs for a usage report. Raises Temporary, and HistoryRefused for an invalid period."""
     is_daily = query.daily and query.by in JOB_NAMES
     period = Period(query.start, query.end, now, query.zone if is_daily else None)
     begins = [begin for _, begin in period.days] or [query.start]
@@ -69,14 +69,14 @@ async def read_sums(store: JobStore, query: UsageQuery, now: float, since: float
 
 
 class AllocatedTime:
-    """Adds allocated time to usage. `groups` returns the group of users that are in none of the settings."""
+    """Adds allocated time to usage. `groups` returns the group of users who are in no group of the settings."""
 
     def __init__(self, settings: UsageSettings, groups: Callable[[str], str | None]) -> None:
         self._settings = settings
         self._find_group = find_groups(settings, groups)
 
     def add(self, usage: Usage, query: UsageQuery, sums: AllocatedSums, now: float) -> Usage:
-        """`usage` is what the history says by user where only schedulers know the rows. May block."""
+        """For rows that only schedulers know, `usage` is the history's usage by user. May block."""
         usage.allocated_since = sums.since if sums.since > query.start else None
         wanted = [(day, one) for day, one in sums.days if self._is_wanted(query, one)]
         by_row: dict[RowName, DaySums] = defaultdict(list)
@@ -171,12 +171,12 @@ def _unused(one: UsageSum) -> float:
 
 
 def _allocated(one: UsageSum) -> float:
-    """Seconds, whether it is known what the GPUs did then or not."""
+    """Seconds, monitored or not."""
     return one.amounts["allocated"] + one.amounts["unobserved"]
 
 
 def base_query(query: UsageQuery) -> UsageQuery:
-    """What the history is asked: it knows no names of schedulers, and its rows are not needed then."""
+    """The query for the history, which does not know the names of schedulers and whose rows are not needed then."""
     return replace(query, by="user", daily=False, label=None) if query.by in JOB_NAMES else query
 
 
@@ -184,7 +184,7 @@ MAX_STARTS: Final = 100
 """Starts of one job, or tasks of one array, in an answer."""
 MAX_STRETCH_GPUS: Final = 32
 _SEEN_SECONDS: Final = 180.0
-"""A job that another hub has seen so recently is running."""
+"""A job that another hub saw this recently is running."""
 _STRETCH_SECONDS: Final = 600.0
 _STRETCH_POINTS: Final = 2000
 _NOTHING: Final = dict.fromkeys(AMOUNTS, 0.0)
@@ -192,14 +192,14 @@ _Gpu = tuple[JobGpuRecord, Mapping[str, float]]
 
 
 class JobReporter(Struct):
-    """Finds jobs and describes them. `groups` returns the group of users that are in none of the settings."""
+    """Finds jobs and describes them. `groups` returns the group of users who are in no group of the settings."""
 
     service: JobService
     settings: UsageSettings = UsageSettings()
     groups: Callable[[str], str | None] = lambda _: None
 
     async def read_sums(self, query: UsageQuery, now: float) -> AllocatedSums | None:
-        """What `add_allocated` needs; None where no job is recorded until the end of the period. Raises Temporary and
+        """Sums for `add_allocated`; None if no job is recorded until the end of the period. Raises Temporary and
         HistoryRefused."""
         is_by_job = query.by in JOB_NAMES
         if is_by_job and not self.service.has_jobs:
@@ -322,7 +322,7 @@ class JobReporter(Struct):
             "unmonitored_hours": sums["unobserved"] / HOUR,
             "used_hours": used / HOUR if is_known else None,
             "unused_hours": max(0.0, allocated - used) / HOUR if is_known else None,
-            "idle_hours": None if any(gpu.is_imported for gpu, _ in parts) else sums["idle"] / HOUR,
+            "idle_hours": None if not all(gpu.host_id for gpu, _ in parts) else sums["idle"] / HOUR,
             "active_hours": None if active is None else active / HOUR,
             "utilization_percent": None if active is None or known <= 0 else 100 * active / known,
             "utilization_peak_percent": sums["utilization_peak"]
@@ -342,7 +342,7 @@ def _wall(record: JobRecord, now: float) -> float:
 
 
 def add_stretches(report: JobReport, store: Store, work_percent: float, now: float) -> None:
-    """From when until when each GPU was seen and did not work for ten minutes and more."""
+    """Adds the times of ten minutes and more in which each GPU was monitored and did not work."""
     end = now if report.ended_at is None else report.ended_at
     points = int(min(_STRETCH_POINTS, max(1.0, (end - report.start) / 60)))
     for gpu in report.gpus[:MAX_STRETCH_GPUS]:

@@ -1,5 +1,5 @@
-"""Jobs, their GPUs and what these did, in the database. Ids are hashes of what a row is about, and a row of `job_usage`
-has the sums of its whole hour: to write a row again changes nothing."""
+"""Jobs, their GPUs and the usage of these, in the database. Ids are hashes of the row's subject, and a row of
+`job_usage` has the sums of its whole hour, so writing a row twice changes nothing."""
 
 import hashlib
 import json
@@ -24,8 +24,6 @@ BY_HOUR_SECONDS: Final = 8 * DAY
 _AT_ONCE: Final = 250
 PEAKS: Final = ("memory_peak", "utilization_peak")
 AMOUNTS: Final = tuple(column.name for column in job_usage.c if not column.primary_key)
-SUMS: Final = tuple(name for name in AMOUNTS if name not in PEAKS)
-
 
 T = TypeVar("T")
 _Record = TypeVar("_Record", bound=Struct)
@@ -70,10 +68,6 @@ class JobGpuRecord(Struct, kw_only=True):
     is_used: int = 0
     is_shared: int = 0
 
-    @property
-    def is_imported(self) -> bool:
-        return not self.host_id
-
 
 class JobHostRecord(Struct, kw_only=True):
     """A job on one host. `memory_sum` is of `memory_readings`; `read_at` is the last reading on the hub's clock."""
@@ -92,7 +86,7 @@ class JobHostRecord(Struct, kw_only=True):
 
 
 class JobQuery(Struct, frozen=True, kw_only=True):
-    """Which jobs are wanted: those that had not ended by `since`, and started before `before`."""
+    """Filters of jobs: not ended by `since`, started before `before`."""
 
     user: str | None = None
     account: str | None = None
@@ -120,13 +114,13 @@ def hash_id(*parts: object) -> int:
 
 
 class JobStore(FleetStore):
-    """One fleet's jobs. All of it raises Temporary where the database does not answer."""
+    """Jobs of one fleet. All methods raise Temporary if the database does not answer."""
 
     def make_id(self, scheduler: str, job: str, start: float) -> int:
         return hash_id(self._fleet, scheduler, job, start)
 
     async def write_jobs(self, records: Sequence[JobRecord]) -> None:
-        """Of a job of which the scheduler has told the end, that end stays."""
+        """An end that the scheduler reported is not overwritten."""
         rows = ({"fleet": self._fleet} | _fit(jobs, asdict(one)) for one in records)
         await self._upsert(jobs, rows, keep={"id", "fleet", "first_seen"}, unless_told=("ended_at", "outcome"))
 
@@ -146,8 +140,8 @@ class JobStore(FleetStore):
         return sorted(found, key=lambda one: (one.host, len(one.label), one.label))
 
     async def write_usage(self, rows: Iterable[tuple[int, int, Sequence[float]]], span: int = HOUR) -> None:
-        """The id of each GPU of a job, an hour or UTC day (`span`), and the sums of it so far, in the order of AMOUNTS.
-        Of two sums the larger counts: time that a clock repeats, or that two hubs count, is there once."""
+        """Rows are the id of a job-GPU, an hour or UTC day (`span`), and its sums so far in the order of AMOUNTS.
+        The larger of two sums is kept: time that a clock repeats, or that two hubs count, counts once."""
         made = (
             {"span": span, "start": start, "job_gpu_id": gpu, **dict(zip(AMOUNTS, amounts, strict=True))}
             for gpu, start, amounts in rows
@@ -155,14 +149,14 @@ class JobStore(FleetStore):
         await self._upsert(job_usage, made, keep={"span", "start", "job_gpu_id"}, larger=AMOUNTS)
 
     async def touch(self, job_ids: Iterable[int], now: float) -> None:
-        """These have their GPUs now. One of which the scheduler has told the end has just ended."""
+        """These jobs have their GPUs now. If the scheduler reported the end of one, it has just ended."""
         ended_at = case((jobs.c.outcome.is_not(None), jobs.c.ended_at), else_=None)
         for some in _batches(job_ids):
             wanted = jobs.c.id.in_(some)
             await self._database.execute(update(jobs).where(wanted).values(last_seen=now, ended_at=ended_at))
 
     async def note_ends(self, scheduler: str, ended: Sequence[EndedJob]) -> None:
-        """What the scheduler's own accounting says of jobs that have ended; of others than those here nothing."""
+        """Ends of jobs from the scheduler's accounting. Unknown jobs are ignored."""
         rows = (
             {"row": self.make_id(scheduler, one.job, one.start), "end": one.end, "word": one.outcome} for one in ended
         )
@@ -171,7 +165,7 @@ class JobStore(FleetStore):
             await self._database.execute(update(jobs).where(jobs.c.id == bindparam("row")).values(values), some)
 
     async def end_lost(self, before: float) -> None:
-        """Jobs of which nothing was seen since then have ended when they were last seen."""
+        """End jobs that were not seen since `before`, at the time they were last seen."""
         is_lost = and_(jobs.c.fleet == self._fleet, jobs.c.ended_at.is_(None), jobs.c.last_seen < before)
         await self._database.execute(update(jobs).where(is_lost).values(ended_at=jobs.c.last_seen))
 
@@ -180,8 +174,8 @@ class JobStore(FleetStore):
         return found.first() is not None
 
     async def find_beginning(self) -> float | None:
-        """When the records of jobs begin: when the first was seen. Of the oldest starts: one that has no start is among
-        them. Imported jobs do not count: of the time between them nothing is known."""
+        """When the first job was seen by this hub, among the oldest starts (a job without a start is one of them).
+        Imported jobs do not count."""
         is_own = exists().where(job_gpus.c.job_id == jobs.c.id, job_gpus.c.host_id != "")
         oldest = select(jobs.c.first_seen).where(jobs.c.fleet == self._fleet, is_own).order_by(jobs.c.start)
         seen = select(func.min(oldest.limit(_AT_ONCE).subquery().c.first_seen))
@@ -203,8 +197,8 @@ class JobStore(FleetStore):
         return await self._find_jobs(*wanted, limit=query.limit)
 
     async def find_starts(self, job: str, scheduler: str | None, limit: int) -> list[JobRecord]:
-        """All starts of a job, the newest first; of the id of a whole array its tasks. An id that no job has may be the
-        number of a task (SLURM_JOB_ID)."""
+        """All starts of a job, the newest first. The id of an array finds its tasks. An id that no job has may be
+        the number of a task (SLURM_JOB_ID)."""
         job = clean(job)
         of = [] if scheduler is None else [jobs.c.scheduler == clean(scheduler)]
         exact = await self._find_jobs(jobs.c.job == job, *of, limit=limit)
@@ -230,8 +224,8 @@ class JobStore(FleetStore):
     async def sum_usage(
         self, start: float, end: float, now: float, by: Sequence[str], only: Mapping[str, str]
     ) -> list[UsageSum]:
-        """The sums of a period by these columns; `only` are values that columns must have. An hour or day that lies
-        partly in the period counts in proportion to time."""
+        """The sums of a period, grouped by the columns `by`; `only` are required values of columns. An hour or day
+        that lies partly in the period counts in proportion to time."""
         found: dict[tuple[str | None, ...], dict[str, float]] = {}
         for span, begin, stop, share in _cut(start, end, now):
             for row in await self._database.execute(self._select_sums(span, begin, stop, by, only)):
@@ -241,7 +235,7 @@ class JobStore(FleetStore):
         return [UsageSum(names, amounts) for names, amounts in found.items()]
 
     async def join_days(self, before: float) -> None:
-        """Keep what is older than that by the day of UTC. The oldest day first, each in a transaction of its own."""
+        """Merge the hours of days before `before` into UTC days, the oldest day first, each in its own transaction."""
         usage = job_usage.c
         oldest = select(func.min(usage.start)).where(usage.span == HOUR)
         while (first := (await self._database.execute(oldest)).scalar()) is not None:
@@ -275,18 +269,23 @@ class JobStore(FleetStore):
         return [JobRecord(**row) for row in rows.mappings()]
 
     def _select_sums(self, span: int, begin: int, stop: int, by: Sequence[str], only: Mapping[str, str]) -> Any:
-        """By GPU first: those are few, and their names are looked up once."""
+        """Sums by GPU come first: there are few, so their names are looked up once."""
         usage = job_usage.c
         inside = and_(usage.span == span, usage.start >= begin, usage.start < stop)
         of = select(usage.job_gpu_id, *_added()).where(inside).group_by(usage.job_gpu_id).subquery().c
         columns = [_column(name) for name in by]
+        # A host is named by its name or its id.
+        conditions = [
+            or_(*(_column(name) == clean(value) for name in (("host", "host_id") if key == "host" else (key,))))
+            for key, value in only.items()
+        ]
         sums = [(func.max if name in PEAKS else func.sum)(of[name]) for name in AMOUNTS]
         sums += [func.sum(case((is_one, of[name]), else_=0.0)) for is_one, name in _OF_GPUS.values()]
         wanted = (
             select(*columns, *sums)
             .join(job_gpus, of.job_gpu_id == job_gpus.c.id)
             .join(jobs, job_gpus.c.job_id == jobs.c.id)
-            .where(jobs.c.fleet == self._fleet, *(_is_named(name, clean(value)) for name, value in only.items()))
+            .where(jobs.c.fleet == self._fleet, *conditions)
         )
         return wanted.group_by(*columns)
 
@@ -299,7 +298,7 @@ class JobStore(FleetStore):
         larger: Sequence[str] = (),
         unless_told: Sequence[str] = (),
     ) -> None:
-        """In several transactions: other writers, and the event loop, have their turn between two."""
+        """In several transactions, so that other writers and the event loop run in between."""
         put = self._database.insert(table)
         names = [column.name for column in table.c if column.name not in keep]
         changed = {name: put.excluded[name] for name in names if name not in larger} | self._larger(put, larger)
@@ -329,8 +328,8 @@ def _column(name: str) -> Any:
 
 
 def _cut(start: float, end: float, now: float) -> Iterator[tuple[int, int, int, float]]:
-    """The span of rows, from when until when they begin, and the share of each that lies in the period. The hour that
-    is not over ends now."""
+    """The span of rows, the range of their starts, and the share of each that lies in the period. The current hour
+    ends now."""
     for span, together in ((HOUR, DAY), (DAY, 14 * DAY)):
         at = int(start // span) * span
         while at < end:
@@ -341,13 +340,6 @@ def _cut(start: float, end: float, now: float) -> Iterator[tuple[int, int, int, 
                 stop = max(stop, min(at // together * together + together, int(end // span) * span))
             yield span, at, stop, share
             at = stop
-
-
-def _is_named(name: str, value: str) -> ColumnElement[bool]:
-    """A host is named by its name or its id."""
-    if name == "host":
-        return or_(job_gpus.c.host == value, job_gpus.c.host_id == value)
-    return _column(name) == value  # type: ignore[no-any-return]
 
 
 def _batches(rows: Iterable[T]) -> Iterator[list[T]]:
@@ -373,7 +365,7 @@ def read_labels(text: str | None) -> dict[str, str]:
 
 
 def _fit(table: Table, row: dict[str, Any]) -> dict[str, Any]:
-    """PostgreSQL refuses what is too long, and the character 0."""
+    """Shorten text to its column and remove NUL characters, which PostgreSQL refuses."""
     for name, value in row.items():
         if isinstance(value, str):
             row[name] = clean(value)[: getattr(table.c[name].type, "length", None)]
@@ -386,13 +378,13 @@ _TWICE = "this start is listed twice"
 _NOT_ENDED = "it ends in the future: it is not over, or a clock is wrong"
 _TOO_LARGE = "its GPUs have too many days for one request with the jobs before it"
 _SKEW_SECONDS = 60.0
-"""So far the clocks of the hub and of the other monitor may differ."""
+"""Tolerated difference between the clocks of the hub and of the other monitor."""
 _MAX_ROWS = 50_000
 """Days of GPUs in one request."""
 
 
 async def import_jobs(store: JobStore, scheduler: str, jobs: Sequence[ImportedJob], now: float) -> JobImport:
-    """Each start of a job is one of its own. One whose GPUs are known here stays as it is. Raises Temporary."""
+    """Import each start of a job. A start whose GPUs are known here stays as it is. Raises Temporary."""
     done = JobImport([])
     records: dict[int, tuple[JobRecord, ImportedJob]] = {}
     rows = 0

@@ -2,8 +2,8 @@
 
     fleet (columns of allocated GPUs) → JobTracker (sums of this hour) → JobStore (jobs, job_gpus, job_usage)
 
-An allocation is taken from the fleet, whichever scheduler it is of. A job has ended when each of its GPUs is known to
-be another user's or nobody's; while its scheduler cannot be read, it is neither counted nor ended.
+Allocations come from the fleet, for all schedulers alike. A job has ended when each of its GPUs is known to be free or
+another job's. While its scheduler cannot be read, a job is neither counted nor ended.
 """
 
 import logging
@@ -48,11 +48,11 @@ log = logging.getLogger(__name__)
 TICK_SECONDS: Final = 5.0
 WRITE_SECONDS: Final = 60.0
 LATE_SECONDS: Final = 60.0
-"""A job that was seen no later than this after its start is counted from its start."""
+"""A job that is first seen within this time after its start is counted from its start."""
 LOST_SECONDS: Final = float(DAY)
-"""A job that was not seen for so long, because nothing could be read, counts as ended."""
+"""A job that was not seen for this long, because nothing could be read, counts as ended."""
 TAKEOVER_SECONDS: Final = 150.0
-"""From the last write of one hub until another one counts in its place, at most."""
+"""The longest time between the last write of one hub and the first count of the hub that takes over."""
 _TRIM_SECONDS: Final = 3600.0
 _MAX_WAITING: Final = 400_000
 _NAMES: Final = ("name", "user", "account", "partition", "qos", "namespace", "until")
@@ -64,7 +64,8 @@ _Key = tuple[str, str, float | None]
 
 
 class JobTracker:
-    """What is counted and not written yet. One event loop owns it. `open` are the jobs that have not ended."""
+    """Jobs and usage that are not written yet. Not thread-safe: used on one event loop. `open` are the jobs that
+    have not ended."""
 
     def __init__(self, store: JobStore, now: Clock = clock.wall, monotonic: Clock = time.monotonic) -> None:
         self._store = store
@@ -82,7 +83,7 @@ class JobTracker:
         self._keys: list[_Key] = []
         self._slots: list[int] = []
         self._shared: list[int] = []
-        """The places of GPUs that others have too, or are on."""
+        """Places of GPUs that are shared or have a conflict."""
         self._is_certain: NDArray[np.bool_] = np.zeros(0, bool)
         self._amounts: Amounts = np.zeros((0, len(AMOUNTS)))
         self._row_of: dict[int, int] = {}
@@ -90,7 +91,7 @@ class JobTracker:
         self._rows = np.zeros(0, np.int64)
         """The rows of `_slots`."""
         self._left: set[int] = set()
-        """GPUs of jobs that are not allocated any more, and not written since."""
+        """Job-GPUs that are no longer allocated, and not written since."""
         self._waiting: dict[tuple[int, int], Amounts] = {}
         self._changed_jobs: dict[int, JobRecord] = {}
         self._changed_gpus: dict[int, JobGpuRecord] = {}
@@ -141,7 +142,8 @@ class JobTracker:
         self._count_takeover(records)
 
     def _count_takeover(self, records: Collection[JobRecord]) -> None:
-        """Another hub counted until its last write. These jobs have had their GPUs since: what those did is unknown."""
+        """Another hub counted until its last write. Since then these jobs had their GPUs, but their usage is
+        unknown."""
         last_seen = {gpu: job.last_seen for job in records for gpu in self._gpus_of.get(job.id, {}).values()}
         for place, slot in enumerate(self._slots):
             gap = self._first_at - last_seen.get(slot, self._first_at)
@@ -149,7 +151,7 @@ class JobTracker:
                 self._amounts[self._rows[place], _UNOBSERVED] += gap
 
     async def write(self) -> None:
-        """All that is not written yet. Raises Temporary, and keeps what is not written."""
+        """Write everything that is not written. Raises Temporary, and keeps what is not written."""
         await self.write_jobs()
         waiting, self._waiting = self._waiting, {}
         left, self._left = self._left, set()
@@ -168,7 +170,7 @@ class JobTracker:
             raise
 
     async def write_jobs(self) -> None:
-        """The jobs and their GPUs that are new or changed. As `write`."""
+        """Write new and changed jobs and their GPUs. As `write`."""
         jobs, self._changed_jobs = self._changed_jobs, {}
         gpus, self._changed_gpus = self._changed_gpus, {}
         try:
@@ -180,16 +182,16 @@ class JobTracker:
             raise
 
     async def write_usage(self, gpus: Collection[int]) -> None:
-        """What these GPUs of jobs have done, whose jobs are written. As `write`."""
+        """Write the usage of these job-GPUs, whose jobs are written. As `write`."""
         before = [(gpu, hour, row.tolist()) for (gpu, hour), row in self._waiting.items() if gpu in gpus]
         await self._store.write_usage([*before, *self._list_usage(gpus)])
 
     def _list_usage(self, gpus: Collection[int]) -> list[tuple[int, int, list[float]]]:
-        """What is counted of this hour. All at once: later it may be another hour."""
+        """Usage of the current hour. Not a generator: the hour may change while rows are written."""
         return [(gpu, self._hour, self._amounts[row].tolist()) for gpu, row in self._row_of.items() if gpu in gpus]
 
     def list_unwritten(self) -> set[int]:
-        """The GPUs of jobs of which nothing may be written yet: the jobs are new, or have just ended."""
+        """Job-GPUs whose usage may not be written at all: their jobs are new, or have just ended."""
         after = self._now() - 2 * WRITE_SECONDS
         new = (job.id for job in self.open.values() if job.first_seen > after)
         of_new = {gpu for job in new for gpu in self._gpus_of.get(job, {}).values()}
@@ -208,7 +210,7 @@ class JobTracker:
         self._rows = self._find_rows(self._slots)
 
     def _regroup(self, table: FleetTable, places: list[tuple[GpuState, Allocation]], now: float) -> None:
-        """Other GPUs are allocated, or to other jobs. What has not changed is not looked at again."""
+        """Match jobs with the GPUs that are allocated now. Unchanged allocations are not evaluated again."""
         last_seen = now if self._last is None else self._last[0]
         known = {
             gpu: (allocation, key, slot)
@@ -237,7 +239,7 @@ class JobTracker:
                 self._changed_gpus[record.id] = record
 
     def _find_rows(self, slots: Iterable[int]) -> NDArray[np.int64]:
-        """The rows of GPUs of jobs, also of those that have none in this hour yet."""
+        """The rows of job-GPUs. New ones get a row."""
         rows = np.array([self._row_of.setdefault(slot, len(self._row_of)) for slot in slots], np.int64)
         if (missing := len(self._row_of) - len(self._amounts)) > 0:
             self._amounts = np.concatenate([self._amounts, np.zeros((missing, len(AMOUNTS)))])
@@ -250,7 +252,7 @@ class JobTracker:
         self._amounts[rows] = sums
 
     def _count_start(self, seconds: Amounts, before: set[str], now: float, elapsed: float) -> None:
-        """A job that is new here is counted from its start, but no GPU twice."""
+        """Count a new job from its start, but no GPU twice."""
         running = self._monotonic() - self._first
         for place, key in enumerate(self._keys):
             job = self.open[key]
@@ -299,7 +301,7 @@ class JobTracker:
                 self._changed_gpus[record.id] = record
 
     def _key(self, allocation: Allocation) -> _Key:
-        """Of a job whose start is not known, or was not when it was first seen, there is one at a time."""
+        """A job whose start is unknown, or was when it was first seen, exists once at a time."""
         key = allocation.scheduler, allocation.job, allocation.since
         unknown = allocation.scheduler, allocation.job, None
         return key if key in self.open or unknown not in self.open else unknown
@@ -367,7 +369,7 @@ class JobTracker:
 
 
 def _is_given_back(job: JobRecord, gpu: GpuState | None) -> bool:
-    """Whether it is known that a GPU is not allocated to that job any more."""
+    """Whether a GPU is known not to be allocated to the job any more."""
     if gpu is None or gpu.scheduling.unknown is not None:
         return False
     return job.scheduler != KUBERNETES or gpu.availability != "unknown"
@@ -390,8 +392,8 @@ class JobService(Service):
         duty: Duty | None = None,
         is_expected: bool = False,
     ) -> None:
-        """`keep` is for how many seconds jobs are kept after their end. Of several hubs the one with the `duty` counts
-        what they use."""
+        """`keep` is the seconds for which jobs are kept after their end. Of several hubs, the one with the `duty`
+        counts usage."""
         self.is_expected = is_expected
         self._duty = duty or Duty("schedulers")
         self._has_duty = duty is None
@@ -404,7 +406,7 @@ class JobService(Service):
         self._is_loaded = self._is_started = False
         self._had_jobs = False
         self._beginning: float | None = None
-        """Looked for among all imported jobs, so once between two deletions."""
+        """Finding it reads all imported jobs, so it is kept between two deletions."""
         self._ticked_at = self._trimmed_at = -math.inf
         self._writer = BackgroundWriter(
             self._write,
@@ -459,7 +461,7 @@ class JobService(Service):
         self._had_jobs = True
 
     async def note_ended(self, scheduler: str, ended: Sequence[EndedJob]) -> None:
-        """The end of jobs as their scheduler says it. Raises Temporary."""
+        """Record the ends of jobs that a scheduler reported. Raises Temporary."""
         async with self._writer.lock:
             await self.store.note_ends(scheduler, ended)
 

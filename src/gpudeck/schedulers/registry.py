@@ -1,4 +1,4 @@
-"""The schedulers by the name of their list in the settings: those of gpudeck, and those that plugins read."""
+"""Schedulers by the name of their list in the settings: built-in ones and plugins."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,8 @@ _PAUSE: Final = 30.0
 
 
 class PluginScheduler:
-    """The entry point is called with the options at the first reading, in a thread, and returns a `Scheduler`."""
+    """A scheduler of a plugin. The entry point is called with the options at the first reading, in a thread, and
+    returns a `Scheduler`."""
 
     def __init__(self, settings: PluginSettings) -> None:
         self.name = settings.options.get("name", settings.plugin)
@@ -39,7 +40,7 @@ class PluginScheduler:
         return state
 
     def make(self) -> tuple[Plugin, Scheduler]:
-        """The plugin and what it makes of the options. Raises PluginError."""
+        """Load the plugin and call its entry point. Raises PluginError."""
         try:
             plugin = find_plugin("schedulers", self._settings.plugin)
         except UsageError as error:

@@ -1,5 +1,5 @@
-"""Polls all schedulers, and joins what they say with the fleet. One that cannot be read makes the empty GPUs of its
-hosts unknown: one of them may be allocated."""
+"""Polls all schedulers and matches their nodes with the hosts of the fleet. If a scheduler cannot be read, empty
+GPUs of its hosts are unknown, because they may be allocated."""
 
 import asyncio
 import contextlib
@@ -32,12 +32,12 @@ log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "schedulers.json"
 SETTLED_SECONDS: Final = 60.0
-"""A job and a process that are younger may not be in the latest reading and report yet."""
+"""A job or process that is younger may be missing from the latest reading or report."""
 MISSED_READINGS: Final = 3
-"""What a scheduler said last of allocated GPUs counts while no more readings than this have failed. Its empty GPUs are
-unknown from the first that fails."""
+"""The last known allocations count until more readings than this have failed. Empty GPUs are unknown from the first
+failure on."""
 RECENT_SECONDS: Final = 5.0
-"""No GPU is handed out on the word of an older reading. Longer than the pause between two looks of those who ask."""
+"""No GPU is handed out based on an older reading. Longer than the interval at which clients ask again."""
 
 
 NoteEnded = Callable[[str, Sequence[EndedJob]], Awaitable[None]]
@@ -45,13 +45,13 @@ NoteEnded = Callable[[str, Sequence[EndedJob]], Awaitable[None]]
 
 
 class KnownNodes(Struct, frozen=True):
-    """By the scheduler's origin: the names of the hosts of its nodes, the best first."""
+    """By the scheduler's origin, the possible names of the host of each node."""
 
     nodes: dict[str, list[tuple[str, ...]]]
 
 
 class SharedReading(Struct, frozen=True):
-    """What one of several hubs has read of a scheduler. With a problem the state is of an earlier reading, or none."""
+    """A scheduler as one of several hubs has read it. With a problem, the state is of an earlier reading, or None."""
 
     state: SchedulerState | None
     problem: str | None
@@ -62,8 +62,8 @@ SharedReadings = dict[str, SharedReading]
 
 
 class _SchedulerReading:
-    """What is known of one scheduler. `nodes` are those that it had when it was last read, also before this start;
-    `gpus` are those that it may give to jobs. It is read at once when it is `wanted`."""
+    """One scheduler. `nodes` are those of the last successful reading, also from before a restart; `gpus` are those
+    that it may give to jobs. `wanted` triggers a reading at once."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -104,7 +104,8 @@ class _SchedulerReading:
 
 
 class SchedulerService(Service):
-    """`reservations` are those of all schedulers, with their GPUs; those of one that cannot be read stay."""
+    """`reservations` are those of all schedulers, with their GPUs. Reservations of a scheduler that cannot be read
+    stay."""
 
     name = "schedulers"
 
@@ -120,8 +121,8 @@ class SchedulerService(Service):
         duty: Duty | None = None,
         share: Callable[[SharedReadings], None] | None = None,
     ) -> None:
-        """`data_dir` has the copy of which nodes there were. `note_ended` is called with jobs that have ended. Of
-        several hubs the one with the `duty` reads the schedulers, and shares what it has read with the others."""
+        """`data_dir` has a copy of the known nodes. `note_ended` is called with jobs that have ended. Of several
+        hubs, the one with the `duty` reads the schedulers and shares the result with the others."""
         self._duty = duty or Duty("schedulers")
         self._share = share
         self._shared_at = now()
@@ -160,14 +161,14 @@ class SchedulerService(Service):
         self._join()
 
     def _expire_shared(self) -> None:
-        """What another hub read counts no longer than what this one would have read."""
+        """A shared reading expires like an own one."""
         for reading in [] if self._duty.is_held else self._readings:
             if self._now() - self._shared_at > max(60.0, (MISSED_READINGS + 1) * reading.scheduler.pause):
                 reading.adopt(SharedReading(None, f"{reading.scheduler.origin} is read by no hub now", reading.nodes))
 
     def find_outdated(self, gpus: Set[str]) -> Set[str]:
-        """Those of these GPUs that a scheduler may have given to a job since it was last read. It is read again at
-        once, so they may be asked for a second later."""
+        """The GPUs that a scheduler may have allocated since its last reading. A new reading is started, so the
+        caller can ask again after a second."""
         outdated: set[str] = set()
         for reading in self._readings:
             age = self._monotonic() - reading.succeeded_at if self._duty.is_held else math.inf
@@ -209,8 +210,8 @@ class SchedulerService(Service):
             reading.fail(Wrong(f"{type(error).__name__}: {error}"))
 
     def _join(self) -> None:
-        """Show what counts now, unless neither the schedulers nor the GPUs of any host have changed, and no reservation
-        has begun or ended."""
+        """Apply allocations to the fleet, unless nothing has changed: neither a scheduler, nor the GPUs of a host,
+        nor which reservations are in force."""
         fleet, now = self._hub.fleet, self._now()
         known = tuple(
             (one.state, one.problem, tuple(one.nodes), *(kept.counts_at(now) for kept in one.reservations))
@@ -247,7 +248,7 @@ class FleetHosts:
                 self._named.setdefault(one, []).append(host)
 
     def find(self, names: Iterable[str]) -> HostState | None:
-        """The one that the first of these names means that only one host has."""
+        """The host of the first name that exactly one host has."""
         found = (self._named.get(name.lower()) or self._named.get(name.lower().partition(".")[0]) for name in names)
         return next((hosts[0] for hosts in found if hosts and len(hosts) == 1), None)
 
@@ -255,8 +256,8 @@ class FleetHosts:
 def find_marks(
     state: SchedulerState | None, nodes: Sequence[tuple[str, ...]], problem: str | None, hosts: FleetHosts, now: float
 ) -> Mapping[str, SchedulerMark]:
-    """What a scheduler says of each GPU of its hosts, by UUID. Where it has never been read, any host may be one of
-    its."""
+    """The mark of each GPU on the hosts of a scheduler, by UUID. If it has never been read, any host may be one of
+    its hosts."""
     marks: dict[str, SchedulerMark] = {}
     if state is not None:
         maintenance = [one for one in state.reservations if one.is_maintenance and one.counts_at(now)]
@@ -297,7 +298,7 @@ def mark_host(node: SchedulerNode, host: HostState, now: float) -> Mapping[str, 
 
 
 def _find_conflict(gpu: GpuState, allocation: Allocation, now: float) -> str | None:
-    """A process of another job or user, if both are there for longer than reports and readings may differ."""
+    """A process of another job or user, if process and allocation are both old enough to be in reports and readings."""
     if allocation.number is None or allocation.since is None or now - allocation.since < SETTLED_SECONDS:
         return None
     for one in gpu.reported_processes or ():
@@ -308,7 +309,7 @@ def _find_conflict(gpu: GpuState, allocation: Allocation, now: float) -> str | N
 
 
 def _find_reservations(reading: _SchedulerReading, hosts: FleetHosts) -> Iterator[Reservation]:
-    """Those of nodes that are hosts of the fleet. Their ids are far above those of the hub's own, and stay the same."""
+    """Reservations of hosts of the fleet. Ids are stable, and far above those of the hub's own reservations."""
     scheduler = reading.scheduler.name
     names = {one[0]: one for one in reading.nodes}
     for one in reading.reservations:
@@ -337,8 +338,8 @@ def _find_reservations(reading: _SchedulerReading, hosts: FleetHosts) -> Iterato
 
 
 def _in_order(node: SchedulerNode, host: HostState) -> Iterator[str]:
-    """The UUIDs of boards, or of MIG instances, as the scheduler counts them: as the host says or, where it does not,
-    by their own numbers if there are as many."""
+    """The UUIDs of boards or MIG instances in the scheduler's order: from the host if it reports the order, else by
+    index if their number is the same."""
     boards = _boards(host)
     if host.slurm_gpus:
         by_address = {_short_address(gpu.pci_address or ""): board for board, gpu in boards.items()}
@@ -356,5 +357,5 @@ def _short_address(address: str) -> str:
 
 
 def _boards(host: HostState) -> dict[str, GpuState]:
-    """By their UUIDs; of a board in MIG mode one of its instances stands for it."""
+    """By UUID. A board in MIG mode is represented by one of its instances."""
     return {gpu.parent or gpu.uuid: gpu for gpu in host.gpus.values()}

@@ -1,8 +1,8 @@
-"""Slurm, from its controller: what `squeue` and `scontrol` print, as text, which is the same across versions.
+"""Reads Slurm from its controller, as text of `squeue` and `scontrol`, which is the same across versions.
 
-`scontrol show job` is asked only when a job has started, and `sacct` every few minutes. `squeue` prints nothing here
-that users choose. `scontrol show job` does: a job's name may contain lines that look like another job, so it is
-believed only about jobs that `squeue` knows and that it describes once.
+`scontrol show job` is run only when a job has started, `sacct` every few minutes. The columns of `squeue` contain no
+text that users choose. `scontrol show job` does: a job's name may contain lines that look like another job, so it is
+believed only about jobs that `squeue` lists and that it describes once.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ MAX_WORD: Final = 256
 _HOLDING: Final = frozenset(
     ("RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED")
 )
-"""States of a job that has its GPUs."""
+"""States of jobs that hold their GPUs."""
 _CLOSED: Final = {
     "DRAIN": "drained",
     "DRAINED": "drained",
@@ -58,14 +58,14 @@ _CLOSED: Final = {
     "MAINT": "in maintenance",
     "MAINTENANCE": "in maintenance",
 }
-"""Words of a node's state with which no job starts on it, the first that is true counts. `RESERVED` is not among them:
-the reservation itself is known, and Slurm writes it to the state late."""
+"""Words of a node's state with which no job starts on it; the first match counts. `RESERVED` is not listed:
+reservations are read themselves, and Slurm adds the word late."""
 _NOTHING: Final = frozenset(("", "(null)", "N/A", "None", "NONE", "Unknown", "UNKNOWN"))
 _JOBS_FORMAT: Final = "%A|%i|%u|%a|%P|%q|%T|%S|%e|%N"
 _SETUP: Final = (
     'export LC_ALL=C SLURM_TIME_FORMAT=%s; limit="$(command -v timeout)" && limit="$limit -k 1 {}"; echo; echo "{} 0"'
 )
-"""On a login node a command that hangs is ended by `timeout`: what ends here does not end there."""
+"""`timeout` ends a hanging command on a login node, where killing the local process would not."""
 _OVERVIEW: Final = {
     "scontrol show node": "$limit scontrol -o -d show node",
     "squeue": f"$limit squeue -h -a -o '{_JOBS_FORMAT}'",
@@ -78,9 +78,9 @@ _ENDED: Final = (
 )
 _ENDED_EVERY: Final = 300.0
 _ENDED_WINDOW: Final = 900
-"""Longer than the pause: a job is described several times, so that none is missed."""
+"""Longer than the pause, so that no job is missed."""
 _ENDED_BEFORE: Final = 86_400
-"""At the first reading: what has ended while the hub was away."""
+"""At the first reading, for jobs that ended while the hub was away."""
 
 _NAME: Final = re.compile(
     r"(?:ArrayJobId=\d+ ArrayTaskId=\S+ (?:ArrayTaskThrottle=\d+ )?)?(?:HetJobId=\d+ HetJobOffset=\d+ )?"
@@ -89,8 +89,8 @@ _NAME: Final = re.compile(
 )
 _GPUS_BEGIN: Final = " ReqB:S:C:T="
 _GPUS_END: Final = " MinCPUsNode="
-"""What users choose stands before the one (the job's name) and after the other (comment, folder, command line), and may
-look like GPUs. A record in which one of these words is there twice is not believed."""
+"""Text that users choose stands before the first (the job's name) and after the second (comment, folder, command
+line), and may look like GPUs. A record that contains one of these words twice is not believed."""
 _USED_BY_JOB: Final = re.compile(r" Nodes=(\S+) CPU_IDs=\S* Mem=\S+ GRES=(\S*)")
 _REASON: Final = re.compile(r" Reason=(.*?)(?: \[[^\[\]]*\])?(?: (?:Comment|Extra)=.*)?$", re.DOTALL)
 _GRES: Final = re.compile(r"gpu(?::[^:,()]+)?:(\d+)(?:\(([^()]*)\))?(?=,|$)")
@@ -99,17 +99,17 @@ _SHARDS: Final = re.compile(r"shard(?::[^:,()]+)?:\d+\((?:IDX:([\d,-]+)|([\d/,]+
 
 
 class SlurmSettings(Struct, frozen=True):
-    """A Slurm cluster. The hub reads it; nothing is changed there."""
+    """A Slurm cluster. The hub only reads it."""
 
     name: Text = "slurm"
-    """What it is called where there are several."""
+    """Its name, if there are several."""
     command: list[Text] = field(default_factory=list)
-    """What stands before `sh` so that it runs where Slurm's commands are: `[ssh, -oBatchMode=yes, gpudeck@login1]`.
-    Nothing: they are on the hub's machine."""
+    """The command before `sh` that runs it where Slurm's commands are: `[ssh, -oBatchMode=yes, gpudeck@login1]`.
+    Empty: the hub's machine."""
     interval: Annotated[Duration, Meta(ge=1)] = 30.0
     """Time between two readings."""
     timeout: Annotated[Duration, Meta(ge=1, le=600)] = 20.0
-    """For one reading; one that takes longer has failed."""
+    """Time limit of one reading."""
 
     def __post_init__(self) -> None:
         for word in (self.name, *self.command):
@@ -118,7 +118,7 @@ class SlurmSettings(Struct, frozen=True):
 
 
 class Job(NamedTuple):
-    """A job that has resources, as `squeue` prints it. `started` tells apart the runs of one that was requeued."""
+    """A job that holds resources, from `squeue`. `started` distinguishes the runs of a requeued job."""
 
     id: str
     started: str
@@ -127,15 +127,15 @@ class Job(NamedTuple):
 
 
 class JobDetails(NamedTuple):
-    """What only `scontrol show job` says: the job's name, and its GPUs by node, also those of which it has shards; None
-    where it cannot be believed."""
+    """From `scontrol show job`: the job's name, and its GPUs by node, including GPUs of which it has shards. None if
+    it cannot be believed."""
 
     name: str | None = None
     gpus: Mapping[str, frozenset[int]] | None = None
 
 
 class Slurm:
-    """Reads one cluster. One reading at a time."""
+    """Reads one cluster, one reading at a time."""
 
     def __init__(self, settings: SlurmSettings) -> None:
         self.origin = f"Slurm ({settings.name})"
@@ -160,7 +160,7 @@ class Slurm:
         return replace(state, ended=await self._read_ended(max(1.0, ends_at - loop.time()), loop.time()))
 
     async def _read_ended(self, seconds: float, now: float) -> tuple[EndedJob, ...]:
-        """The allocations are known without it: whatever is wrong here costs nothing but the ends of jobs."""
+        """Failures are logged only: allocations do not depend on it."""
         if now - self._ended_at < _ENDED_EVERY:
             return ()
         window = _ENDED_BEFORE if self._ended_at < 0 else _ENDED_WINDOW
@@ -177,8 +177,8 @@ class Slurm:
         return found
 
     async def _run(self, commands: Mapping[str, str], seconds: float) -> list[str]:
-        """What each of them prints; they are named for people. The first that fails is the last that is run: a
-        controller that is away makes each of them wait. Raises Temporary."""
+        """The output of each command; the keys name them in messages. Stops at the first failure: with a controller
+        that is away, each command would wait. Raises Temporary."""
         mark = f"gpudeck-{secrets.token_hex(8)}"
         after = f'code=$?; echo; echo "{mark} $code"; [ $code = 0 ] || exit'
         lines = [f"{text} 2>&1\n{after}" for text in commands.values()]
@@ -202,7 +202,7 @@ class Slurm:
 
 
 def _split(commands: Collection[str], parts: Sequence[str], mute: str) -> list[str]:
-    """What each command printed. Each part begins with the exit code of the one before it. Raises Temporary."""
+    """The output of each command. Each part begins with the exit code of the command before it. Raises Temporary."""
     # A pattern over megabytes would stop the event loop for as long as it takes.
     codes, texts = zip(*(part.partition("\n")[::2] for part in parts), strict=True)
     for name, text, code in zip(commands, texts, codes[1:], strict=False):
@@ -258,7 +258,7 @@ def read_ended(text: str) -> tuple[EndedJob, ...]:
 
 
 def read_details(text: str) -> dict[str, JobDetails]:
-    """By job id. Of a job that is described twice nothing is known: one of the two is made up."""
+    """By job id. A job that is described twice has no details: one of the two is forged."""
     found = list(_records("JobId", text))
     counts = Counter(number for number, _ in found)
     return {number: _read_details(record) for number, record in found if counts[number] == 1}
@@ -279,7 +279,7 @@ def _read_details(record: str) -> JobDetails:
 
 
 class Gres(NamedTuple):
-    """GPUs of a `Gres=` or `GRES=`: how many, and which. `shared` are those of which shards are in use."""
+    """GPUs of a `Gres=` or `GRES=`: their number, their indexes, and the indexes of those with shards in use."""
 
     number: int
     indexes: frozenset[int]
@@ -367,7 +367,8 @@ def _find_closed(line: str, *, has_reservation: bool) -> str | None:
 
 
 def _read_reservations(text: str, lines: Mapping[str, str]) -> Iterator[NodeReservation]:
-    """Those of whole nodes, or with GPUs; `lines` describe the nodes. One of single cores takes no GPU away."""
+    """Reservations of whole nodes or GPUs; a reservation of single cores takes no GPU away. `lines` describe the
+    nodes."""
     for name, line in _records("ReservationName", text):
         start, end, listed = _time(_value(line, "StartTime")), _time(_value(line, "EndTime")), _value(line, "Nodes")
         if start is None or end is None or listed in _NOTHING:
@@ -393,7 +394,7 @@ def _read_users(line: str) -> Iterator[str]:
 
 
 def expand_nodes(text: str) -> list[str]:
-    """Slurm's list of nodes: `gpu[01-03,7],login1`. Raises Wrong."""
+    """Expand Slurm's list of nodes: `gpu[01-03,7],login1`. Raises Wrong."""
     try:
         return [name for word in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*", text) for name in expand(word)]
     except ValueError as error:
@@ -402,7 +403,7 @@ def expand_nodes(text: str) -> list[str]:
 
 def _records(key: str, text: str) -> Iterator[tuple[str, str]]:
     """The value of the key that each record begins with, and the rest of the record. Line by line: a pattern over
-    megabytes would stop the event loop for as long as it takes."""
+    megabytes would block the event loop."""
     record: list[str] = []
     for line in [*text.split("\n"), f"{key}="]:
         if line.startswith(f"{key}=") and record:
