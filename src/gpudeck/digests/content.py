@@ -55,7 +55,7 @@ class Style(Struct, frozen=True):
         return UNKNOWN if value is None else show_number(value, self.numbers, digits)
 
     def percent(self, share: float | None) -> str:
-        """Rounded down: what is not all of it is never called 100 %."""
+        """Rounded down, so that 100 % means all of it."""
         return UNKNOWN if share is None else f"{self.number(math.floor(1000 * share + 1e-9) / 10)} %"
 
     def cost(self, value: float | None) -> str:

@@ -1,8 +1,8 @@
-"""What a digest is made of, asked of the history, the event log, the queue and the alerts.
+"""Reads the figures of digests from the history, the event log, the queue and the alerts.
 
     usage and waste of the period + newest runs of a user → OwnRuns; usage, waste, reliability, free GPUs → FleetFigures
 
-Usage and waste are asked for once a period, for all recipients together.
+Usage and waste are read once per period, for all recipients together.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -27,9 +27,9 @@ from gpudeck.queueing.queue import WaitQueue
 from gpudeck.schedulers.job_report import JobReporter
 
 SHARE: Final = 0.6
-"""The part of one processor that questions for digests have. Nobody waits for them, and they come once a week."""
+"""The part of one processor that the queries of digests may use: nobody waits for them, and they run once a week."""
 MAX_RUNS: Final = 300
-"""Of each login the newest are looked at."""
+"""The newest runs of each login that are evaluated."""
 _MIN_SECONDS: Final = 600.0
 _MIN_SHARE: Final = 0.1
 """The best run is one with at least this part of the GPU time of the longest."""
@@ -37,7 +37,7 @@ _MAX_RANKED: Final = 5
 
 
 class PeriodFigures(Struct, frozen=True):
-    """`before` is the usage of the period before, None where that was not recorded from its beginning on."""
+    """`before` is the usage of the period before, None if that was not recorded from its beginning."""
 
     usage: Usage
     before: Usage | None
@@ -45,12 +45,12 @@ class PeriodFigures(Struct, frozen=True):
 
     @property
     def is_known(self) -> bool:
-        """Whether anything was monitored, so that no use is none."""
+        """Whether anything was monitored, so that missing use means none."""
         return bool(self.usage.coverage)
 
 
 class OwnUse(Struct, frozen=True):
-    """What some logins used together. None is unknown: also where it is unknown of one of them."""
+    """The use of some logins together. None is unknown, also if it is unknown for one of them."""
 
     gpu_hours: float
     before: float | None
@@ -70,7 +70,7 @@ class OwnUse(Struct, frozen=True):
 
 
 class OwnRuns(Struct, frozen=True):
-    """The best and the worst run, with verdicts. `count` is None where there are more than were looked at."""
+    """The best and the worst run, with verdicts. `count` is None if there are more than were evaluated."""
 
     best: Run | None = None
     worst: Run | None = None
@@ -78,8 +78,8 @@ class OwnRuns(Struct, frozen=True):
 
 
 class FleetFigures(Struct, frozen=True):
-    """`free_known` is of how many hours it is known how many GPUs were free, `none_free` in how many of them there was
-    less than one. `waiting` is None while it is not known who waits."""
+    """`free_known` is the number of hours in which the number of free GPUs is known, `none_free` that of hours with
+    less than one. `waiting` is None while the queue is not loaded."""
 
     reliability: Reliability
     waiting: list[QueuePosition] | None
@@ -88,7 +88,7 @@ class FleetFigures(Struct, frozen=True):
 
 
 class FigureReader(Struct, frozen=True):
-    """All of it raises HistoryRefused, and Temporary."""
+    """All methods raise HistoryRefused and Temporary."""
 
     hub: Hub
     history: HistoryQueries
@@ -104,7 +104,7 @@ class FigureReader(Struct, frozen=True):
         return PeriodFigures(usage, before if is_comparable else None, waste)
 
     async def read_runs(self, period: DigestPeriod, logins: Sequence[Collection[str]]) -> list[OwnRuns]:
-        """Of each of some users, by their logins."""
+        """The runs of each user, by their logins."""
 
         def find(store: Store) -> list[list[Run]]:
             return [[run for login in sorted(own) for run in _newest(store, period, login)] for own in logins]
@@ -157,7 +157,7 @@ def choose_runs(runs: Iterable[Run]) -> tuple[Run | None, Run | None]:
 
 
 def sum_use(figures: PeriodFigures, logins: Collection[str]) -> OwnUse | None:
-    """None where none of these logins used, or was given, a GPU in the period."""
+    """None if none of these logins used, or was allocated, a GPU in the period."""
     rows = [row for row in figures.usage.rows if row.user in logins]
     wasted = [row for row in figures.waste.rows if row.name in logins]
     if not rows:
@@ -181,7 +181,7 @@ def describe_use(rows: Sequence[UsageRow], wasted: Sequence[WasteRow], before: S
 
 
 def _sum_known(values: Iterable[float | None]) -> float | None:
-    """Of those that are known: None says that there is nothing measured, or nothing with a price."""
+    """The sum of the known values; None if nothing is measured, or nothing has a price."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
 

@@ -10,8 +10,8 @@ from gpudeck.history.time_range import day_begins
 
 
 class DigestPeriod(Struct, frozen=True):
-    """`before` is when the period before begins, `due` when the digest is sent. `name` is that of the week or month:
-    2026-W46, 2026-11."""
+    """`before` is the start of the period before, `due` the time at which the digest is sent. `name` is the week or
+    month: 2026-W46, 2026-11."""
 
     name: str
     first: date
@@ -23,14 +23,14 @@ class DigestPeriod(Struct, frozen=True):
 
 
 def find_period(every: Literal["week", "month"], settings: DigestSettings, zone: tzinfo, now: float) -> DigestPeriod:
-    """The newest one whose digest is due."""
+    """The newest period whose digest is due."""
     today = datetime.fromtimestamp(now, zone).date()
     found = _describe(every, _first_day(every, today), settings, zone)
     return found if found.due <= now else _describe(every, found.first, settings, zone)
 
 
 def _describe(every: Literal["week", "month"], end: date, settings: DigestSettings, zone: tzinfo) -> DigestPeriod:
-    """The one that ends when the day `end` begins."""
+    """The period that ends when the day `end` begins."""
     first = _first_day(every, end - timedelta(days=1))
     offset = settings.weekday if every == "week" else 0
     due = datetime.combine(end + timedelta(days=offset), time.fromisoformat(settings.at), zone)

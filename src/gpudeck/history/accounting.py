@@ -1,8 +1,7 @@
-"""The usage of each user in a host's hour, and each run's part of it, as sums that can be added (docs/accounting.md).
+"""Usage of each user, and of each run, in one hour of a host, as sums that can be added (docs/accounting.md).
 
-A GPU is in use while it is observed (`Hour.observed`) and either has a run or its state is BUSY or IDLE. The `used` of
-all users of an hour adds up to exactly those seconds. If no run is visible on a GPU in use, its user is None.
-Unobserved time is excluded.
+A GPU is in use while it is monitored (`Hour.observed`) and either has a run or is BUSY or IDLE. The `used` of all users
+of an hour adds up to exactly those seconds. If a GPU in use has no visible run, its user is None.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,10 +22,10 @@ _SUMS: Final = 6
 
 
 class RunPart(Struct):
-    """What one run did in some time; parts of different hours add up. `seconds`, `idle` and `utilization_seconds` are
-    GPU-seconds of its presence, shared or not. `joules` and `metered` are by its share of each GPU. `memory_sum` is in
-    byte-seconds over all its GPUs, during the `memory_seconds` in which the memory on every one of them was known. What
-    has no seconds is unknown."""
+    """Usage of one run in some time; parts of different hours can be added. `seconds`, `idle` and
+    `utilization_seconds` are GPU-seconds of its presence, shared or not. `joules` and `metered` are by its share of
+    each GPU. `memory_sum` is in byte-seconds over all its GPUs, during the `memory_seconds` in which the memory on
+    every GPU was known. A value without seconds is unknown."""
 
     seconds: float = 0.0
     wall_seconds: float = 0.0
@@ -40,7 +39,7 @@ class RunPart(Struct):
     metered: float = 0.0
 
     def add(self, other: "RunPart", sign: float = 1.0) -> None:
-        """With the sign -1 it is taken out again, except for its peak: the one before is unknown."""
+        """With the sign -1 `other` is subtracted, except for its peak: the previous one is unknown."""
         for name in _ADDED:
             setattr(self, name, getattr(self, name) + sign * getattr(other, name))
         self.memory_peak = max(self.memory_peak, other.memory_peak) if sign > 0 else self.memory_peak
@@ -50,8 +49,8 @@ _ADDED: Final = tuple(name for name in RunPart.__struct_fields__ if name != "mem
 
 
 class _Claims(Struct):
-    """Who claims how much of which GPU at each moment: one row a user (or run) and GPU, sorted by GPU. `memory` is what
-    is known of the claimant's memory there; shares of a GPU in use add up to one."""
+    """Shares of GPUs over time: one row per user (or run) and GPU, sorted by GPU. `memory` is the known memory of
+    the claimant there. The shares of a GPU in use add up to one."""
 
     names: list[str | None]
     gpu: _Indexes
@@ -62,8 +61,8 @@ class _Claims(Struct):
 def uses(
     hour: Hour, models: Sequence[str], owners: Mapping[int, str | None]
 ) -> dict[tuple[str | None, str], UsageAmounts]:
-    """By user and model; None: unknown. Users who are on a GPU at the same time share its seconds by the memory of
-    their runs there, and equally when that is not known of all of them, or is 0 of all of them."""
+    """By user (None: unknown) and model. Users who are on a GPU at the same time share its seconds by the memory of
+    their runs there, or equally if that is not known of all of them, or is 0."""
     if not len(hour.times) or not hour.gpus:
         return {}
     facts = _facts(hour)
@@ -78,8 +77,8 @@ def uses(
 
 
 def run_parts(hour: Hour) -> dict[int, RunPart]:
-    """Each run's part, by the run. Runs share a GPU's joules by memory, and equally when that is not known of all.
-    Utilization is the run's own where it is known, else that of its GPU."""
+    """The part of each run, by the run. Runs share the joules of a GPU by memory, or equally if that is not known of
+    all. Utilization is the run's own if known, else that of its GPU."""
     if not len(hour.times) or not hour.runs:
         return {}
     slices = sorted(hour.runs, key=lambda part: part.gpu)
@@ -108,7 +107,7 @@ def run_parts(hour: Hour) -> dict[int, RunPart]:
 
 
 def _claims_of_users(hour: Hour, owners: Mapping[int, str | None]) -> _Claims:
-    """Several runs of one user on one GPU are one claim; so are those of all unknown users."""
+    """Several runs of one user on one GPU are one claim, and so are those of all unknown users."""
     if not hour.runs:
         return _Claims([], np.empty(0, np.intp), np.empty((0, len(hour.times))), np.empty((0, len(hour.times))))
     numbers: dict[str | None, int] = {}
@@ -125,7 +124,7 @@ def _claims_of_users(hour: Hour, owners: Mapping[int, str | None]) -> _Claims:
 
 
 def _claims_without_runs(hour: Hour) -> _Claims:
-    """GPUs in use without a visible run: the whole GPU, and all its memory in use."""
+    """GPUs in use without a visible run: the whole GPU and all its used memory."""
     is_used = (hour.states == BUSY) | (hour.states == IDLE)
     for part in hour.runs:
         is_used[part.gpu] &= ~part.present
@@ -135,7 +134,7 @@ def _claims_without_runs(hour: Hour) -> _Claims:
 
 
 def _presence(hour: Hour, slices: Sequence[RunSlice]) -> tuple[Flags, Floats]:
-    """Where each slice was observed, and its memory. A run on an unreadable GPU was not."""
+    """When each slice was monitored, and its memory. A run on an unreadable GPU is not monitored."""
     gpu = [part.gpu for part in slices]
     return np.array([part.present for part in slices]) & (hour.observed[gpu] > 0), np.array(
         [part.memory for part in slices]
@@ -153,7 +152,7 @@ def _shares(weights: Floats, present: Flags, starts: _Indexes) -> Floats:
 
 
 def _facts(hour: Hour) -> Floats:
-    """What a second of each GPU at each moment counts for, in the order of _SUMS."""
+    """The amounts per GPU and moment, in the order of _SUMS."""
     seconds = hour.observed
     utilization, power = hour.metric("utilization_percent"), hour.metric("power_watts")
     facts = np.empty((_SUMS, *seconds.shape))

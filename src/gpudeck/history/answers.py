@@ -1,7 +1,7 @@
 """Answers queries from the embedded store: series of a GPU, host, run, user or the fleet, heat maps, and the overview.
 
-Short steps are made from samples, steps of a quarter hour and more from quarter hours. Where samples are no longer
-kept, or are too many to read at once, steps are at least a quarter hour.
+Short steps are made from samples, steps of a quarter hour and more from quarter hours. If samples are no longer kept,
+or are too many to read at once, steps are at least a quarter hour.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -69,9 +69,9 @@ if TYPE_CHECKING:
 
 
 MAX_READS: Final = 200
-"""How many hours of hosts are read to show the fleet in fine steps."""
+"""The limit of hours of hosts that are read for fine steps of the fleet."""
 MAX_VALUES: Final = 100_000
-"""Points of all series together: with many series each gets fewer."""
+"""The limit of points of all series together."""
 MAX_USER_HOURS: Final = 1_000
 _MEMORY: Final = "memory_used_bytes"
 _AMOUNTS: Final = {
@@ -86,7 +86,7 @@ MAX_CELLS: Final = 500_000
 
 
 def answer_series(view: "HistoryView", query: SeriesQuery, now: float) -> Answer:
-    """Raises HistoryRefused for what makes no sense, and says what would."""
+    """Raises HistoryRefused for an invalid query; the hint has a valid one."""
     check_range(query.start, query.end)
     check_points(query.points)
     subject, metric = check_query(query)
@@ -104,7 +104,7 @@ def answer_series(view: "HistoryView", query: SeriesQuery, now: float) -> Answer
 
 
 def check_query(query: SeriesQuery) -> tuple[Subject, HistoryMetric]:
-    """Whose past is asked for, and what of it. Raises HistoryRefused."""
+    """The subject and the metric of a query. Raises HistoryRefused."""
     given = [subject for subject in SUBJECTS if getattr(query, subject) not in {None, False}]
     if len(given) != 1:
         whose = f"{' and '.join(given)} were asked for at once" if given else "no host, GPU or user was named"
@@ -139,7 +139,7 @@ def host_series(view: "HistoryView", query: SeriesQuery, metric: HistoryMetric) 
 
 
 def run_series(view: "HistoryView", query: SeriesQuery, metric: HistoryMetric, now: float) -> Answer:
-    """Its GPUs while it was on them; in quarter hours, those that it was there for at least a part of."""
+    """The GPUs of a run while it was on them; quarter hours count if it was there for a part of them."""
     key = query.run or 0
     run = view.run(key) if 0 < key < 2**63 else None
     if run is None:
@@ -157,7 +157,7 @@ def run_series(view: "HistoryView", query: SeriesQuery, metric: HistoryMetric, n
 
 
 def fleet_answers(view: "HistoryView", queries: Sequence[SeriesQuery], now: float) -> list[Answer]:
-    """Questions about the fleet that differ in their metric alone. What is read is read once for all of them."""
+    """Answers queries of the fleet that differ only in their metric, from one pass over the data."""
     query, metrics = queries[0], [check_query(query)[1] for query in queries]
     began = min((host.first for host in view.hosts().values()), default=query.start)
     grid = choose_grid(query.start, query.end, query.points)
@@ -193,7 +193,7 @@ def find_gpu(view: "HistoryView", uuid: str) -> KnownGpu:
 
 
 def find_host(view: "HistoryView", name: str) -> KnownHost:
-    """By id or by name; of several that had the name, the one that was there last."""
+    """By id or name. If several hosts had the name, the latest one."""
     hosts = view.hosts().values()
     named = [host for host in hosts if host.host_id == name] or [host for host in hosts if host.name == name]
     if not named:
@@ -259,7 +259,7 @@ def _presence(run: int) -> Mask:
 
 
 def _last_moment(view: "HistoryView", run: KnownRun, now: float) -> float:
-    """The table is behind while the run goes on: later hours are read."""
+    """The table of runs is not current while the run goes on, so later hours are read."""
     if now - run.last > 2 * HOUR:
         return run.last
     hours = view.hours(run.host, run.last, now, (), runs=True)
@@ -268,7 +268,7 @@ def _last_moment(view: "HistoryView", run: KnownRun, now: float) -> float:
 
 
 def user_series(view: "HistoryView", query: SeriesQuery, metric: HistoryMetric, now: float) -> Answer:
-    """Hour by hour. An hour that was observed and in which they had nothing is a zero."""
+    """In hours. A monitored hour without use is zero."""
     grid = choose_grid(query.start, query.end, query.points, HOUR)
     count = (grid.end - grid.start) // HOUR
     amounts, used, known, in_use = np.zeros((4, count))
@@ -293,7 +293,7 @@ def user_series(view: "HistoryView", query: SeriesQuery, metric: HistoryMetric, 
 
 
 def memory_by_user(view: "HistoryView", query: SeriesQuery, metric: HistoryMetric, now: float) -> Answer:
-    """From samples, as only they have users. Memory of unknown users has no user."""
+    """From samples, as only these have users. Memory of unknown users has no user."""
     gpu = find_gpu(view, query.gpu or "")
     start = max(query.start, gpu.first)
     since, end = view.raw_since((gpu.host,)), min(query.end, now)
@@ -343,7 +343,7 @@ def _memory_of_users(view: "HistoryView", hour: Hour, row: int) -> tuple[dict[st
 
 
 def answer_heat(view: "HistoryView", query: HeatQuery, now: float) -> Heat:
-    """Rows are by name. A host is there if it was seen at some time in the range."""
+    """Rows are sorted by name. Includes hosts that were seen at some time in the range."""
     check_range(query.start, query.end)
     metric = find_metric(query.metric, "host")
     grid = _heat_grid(query)
@@ -394,7 +394,7 @@ _MAX_CELLS: Final = 100_000
 def answer_overview(
     view: "HistoryView", query: OverviewQuery, settings: UsageSettings, groups: Callable[[str], str | None], now: float
 ) -> Overview:
-    """Until `now` at most. Raises HistoryRefused for what makes no sense."""
+    """Until `now` at most. Raises HistoryRefused for an invalid query."""
     check_range(query.start, query.end)
     check_points(query.points)
     until = min(query.end, max(now, query.start + 1))
@@ -422,7 +422,7 @@ def _usage(
 
 
 def _heat(view: "HistoryView", query: OverviewQuery, now: float) -> Heat | None:
-    """In columns that are long enough for the number of hosts. None where no columns are."""
+    """A heat map with columns that are long enough for the number of hosts; None if no columns are."""
     hosts = _hosts_within(view, query.start, query.end)
     columns = min(_MAX_COLUMNS, _MAX_CELLS // max(1, len(hosts)))
     hours = (query.end - query.start) / HOUR

@@ -1,7 +1,5 @@
-"""Exports: tables of columns as CSV or Parquet, encoded part by part, so that a table of any size needs little memory.
-
-pyarrow is imported only for Parquet.
-"""
+"""Exports tables as CSV or Parquet. They are encoded part by part, so a table of any size needs little memory.
+pyarrow is imported only for Parquet."""
 
 import io
 from collections.abc import Sequence
@@ -19,9 +17,9 @@ if TYPE_CHECKING:
 Format = Literal["csv", "parquet"]
 Kind = Literal["text", "time", "number", "integer", "flag"]
 Column = Sequence[Any] | NDArray[Any]
-"""Values of one kind; None, or NaN in an array of numbers, where one is unknown. Times are Unix seconds."""
+"""Values of one kind; None, or NaN in an array of numbers, is unknown. Times are Unix seconds."""
 _ROWS_A_GROUP: Final = 131_072
-"""Rows of a Parquet file that are compressed together, and so are in memory at once."""
+"""Rows of a Parquet file that are compressed, and in memory, at once."""
 
 
 class Field(NamedTuple):
@@ -30,7 +28,7 @@ class Field(NamedTuple):
 
 
 class TableEncoder(Protocol):
-    """A table as the bytes of a file: those of `add` and then those of `finish`, which is called once."""
+    """Encodes a table: the file is the bytes of all `add` calls and of one final `finish`."""
 
     media_type: str
 
@@ -39,12 +37,12 @@ class TableEncoder(Protocol):
 
 
 def make_encoder(form: Format, fields: Sequence[Field]) -> TableEncoder:
-    """Raises UsageError where the library for Parquet is not installed."""
+    """Raises UsageError if the library for Parquet is not installed."""
     return CsvEncoder(fields) if form == "csv" else ParquetEncoder(fields)
 
 
 class CsvEncoder:
-    """CSV with a head. Times are in UTC; what is unknown is empty."""
+    """CSV with a header line. Times are in UTC; unknown values are empty."""
 
     media_type = "text/csv"
 
@@ -132,7 +130,7 @@ class ParquetEncoder:
 
 
 class _Sink(io.RawIOBase):
-    """A file whose bytes are taken away while it is written: only its position grows."""
+    """A file whose bytes are removed while it is written: only its position grows."""
 
     def __init__(self) -> None:
         self._written = bytearray()
@@ -160,7 +158,7 @@ class _Sink(io.RawIOBase):
 
 
 def sample_fields(metrics: Sequence[str]) -> list[Field]:
-    """A row is a GPU at a moment."""
+    """The columns of samples. A row is a GPU at a moment."""
     texts = ("host", "gpu", "index", "model", "state", "users")
     return [
         Field("time", "time"),

@@ -1,6 +1,6 @@
-"""The samples of runs and jobs as columns, for the rules of verdicts: each hour of a host is read once for all of them.
+"""Samples of runs and jobs as columns, for the rules of verdicts. Each hour of a host is read once for all of them.
 
-Time runs along the last axis of all arrays. NaN is unknown, and also stands where the run was not on the GPU.
+Time is the last axis of all arrays. NaN means unknown, or that the run was not on the GPU.
 """
 
 import re
@@ -35,7 +35,7 @@ HOST_INPUTS: Final = ("host_cpu_percent",)
 
 
 KNOWN_SHARE: Final = 0.8
-"""A metric is known if it is in so much of the time."""
+"""A metric is known if it is known in this part of the time."""
 WORK_PERCENT: Final = 5.0
 STRETCH_SECONDS: Final = 600.0
 _INTERACTIVE: Final = re.compile(r"ipykernel|jupyter|notebook|marimo|code-server|\bipython\b|rstudio", re.IGNORECASE)
@@ -47,7 +47,7 @@ _MULTIPLIES: Final = re.compile(r"python|torchrun|accelerate|deepspeed|julia", r
 
 
 class EarlierRun(Struct, frozen=True):
-    """A run of the same command by the same user on the same GPUs. Its utilization is None if unknown."""
+    """An earlier run of the same command by the same user on the same GPUs. Utilization is None if unknown."""
 
     first: float
     last: float
@@ -55,8 +55,8 @@ class EarlierRun(Struct, frozen=True):
 
 
 class RunSamples(Struct):
-    """A run or job over its time. `present` and each of `metrics` are (GPUs, samples), `times`, `covered` and
-    `cpu_percent` are lines. `memory` is its own. `wall_seconds` is the time that was asked for."""
+    """A run or job over its time. `present`, `memory` and each of `metrics` are (GPUs, samples); `times`, `covered`
+    and `cpu_percent` are (samples). `memory` is the run's own. `wall_seconds` is the requested time."""
 
     labels: list[str]
     models: list[str]
@@ -74,8 +74,8 @@ class RunSamples(Struct):
 
 
 class RunFacts:
-    """What several rules ask of the same columns. Means are weighted with time, over the work: from its first sample
-    with work until its last one, unless they say otherwise."""
+    """Values that several rules derive from the same samples. Means are weighted with time, and are over the time
+    from the first sample with work to the last, unless a docstring says otherwise."""
 
     def __init__(self, columns: RunSamples) -> None:
         self.of = columns
@@ -104,7 +104,7 @@ class RunFacts:
 
     @cached_property
     def may_multiply(self) -> bool:
-        """Whether it is of a kind that usually multiplies matrices. Simulations of molecules or fluids do not."""
+        """Whether programs like this usually multiply matrices. Simulations of molecules or fluids do not."""
         return _MULTIPLIES.search(self.of.command or "") is not None
 
     @cached_property
@@ -113,14 +113,14 @@ class RunFacts:
 
     @cached_property
     def is_idle(self) -> Flags:
-        """The samples in which none of its GPUs worked, and all was known."""
+        """Samples in which no GPU worked, and all were known."""
         is_unknown: Flags = np.logical_or.reduce(np.isnan(self.utilization) & self.of.present)
         idle: Flags = self.is_there & ~is_unknown & ~self.works
         return idle
 
     @cached_property
     def idle_stretches(self) -> list[tuple[float, float]]:
-        """From when until when none of its GPUs worked, of ten minutes and more, and all was known."""
+        """Times of ten minutes and more in which no GPU worked, and all were known."""
         begins, ends = find_blocks(self.is_idle)
         since, until = self.of.times[begins] - self.of.covered[begins], self.of.times[ends - 1]
         is_long = until - since >= STRETCH_SECONDS
@@ -146,7 +146,7 @@ class RunFacts:
             return np.full(self.of.present.shape, np.nan)
 
     def is_known_everywhere(self, values: Floats) -> bool:
-        """In nearly all of its time, of all its GPUs."""
+        """Known nearly all the time, on all GPUs."""
         seconds = float(self.seconds_by_gpu.sum())
         return seconds > 0 and float((~np.isnan(values) * self.seconds).sum()) >= KNOWN_SHARE * seconds
 
@@ -170,7 +170,7 @@ class RunFacts:
         return self._means[name]
 
     def mean(self, name: str) -> float:
-        """Of all of its GPUs. A comparison with NaN, which is unknown, is false."""
+        """Mean over all GPUs; NaN if unknown, and comparisons with NaN are false."""
         if name not in self._mean_of_all:
             values = self.by_gpu(name)
             self._mean_of_all[name] = float(values.sum()) / len(values) if len(values) else float("nan")
@@ -182,7 +182,7 @@ class RunFacts:
 
 
 def find_blocks(flags: Flags) -> tuple[Places, Places]:
-    """Where each block of samples in a row that are set begins, and where the samples after it do."""
+    """The begin and the end (exclusive) of each block of consecutive samples that are set."""
     padded = np.zeros(len(flags) + 2, np.bool_)
     padded[1:-1] = flags
     edges = np.flatnonzero(padded[1:] != padded[:-1])
@@ -190,17 +190,17 @@ def find_blocks(flags: Flags) -> tuple[Places, Places]:
 
 
 _FIRST_SECONDS, _LAST_SECONDS = 4 * SECONDS, 44 * SECONDS
-"""What is read of a longer run: so much of its beginning and of its end."""
+"""Of a longer run, the first and last seconds that are read."""
 MAX_GPUS: Final = 32
 _TOGETHER_SECONDS: Final = 86_400.0
 _EARLIER_SECONDS: Final = 3600.0
 _SLOT: Final = 10.0
-"""Seconds into which samples of several hosts are put together."""
+"""Seconds to which the samples of several hosts are aligned."""
 _TOTAL, _MEMORY, _UTILIZATION = "memory_total_bytes", "memory_used_bytes", "utilization_percent"
 
 
 class _Span:
-    """Hours of a host that follow one another. A metric is put together when a rule asks for it."""
+    """Consecutive hours of a host. Metrics are joined on first use."""
 
     def __init__(self, hours: list[Hour]) -> None:
         self.gpus = [*dict.fromkeys(gpu for hour in hours for gpu in hour.gpus)]
@@ -221,7 +221,7 @@ class _Span:
         )
 
     def runs_of(self, gpu: int, span: slice) -> Iterator[tuple[slice, slice, RunSlice]]:
-        """Runs on a GPU by hour: where they lie in the span, and where in the hour."""
+        """Runs on a GPU by hour, each with its slice of the span and of the hour."""
         for at in range(bisect_right(self.starts, span.start) - 1, bisect_left(self.starts, span.stop)):
             begin, end = max(span.start, self.starts[at]), min(span.stop, self.starts[at + 1])
             mine = slice(begin - span.start, end - span.start)
@@ -229,7 +229,7 @@ class _Span:
             yield from ((mine, theirs, one) for one in self._runs[at].get(gpu, ()))
 
     def read(self, name: str) -> Floats | None:
-        """A row for each GPU; None if no hour has it."""
+        """A row per GPU; None if no hour has the metric."""
         if name not in self._tables:
             found = [_read_table(hour, name) for hour in self._hours]
             self._tables[name] = None if all(one is None for one in found) else self._join(found, np.nan)
@@ -249,7 +249,7 @@ class _Span:
 
 
 class _Columns(Struct):
-    """Samples of a query. `read` returns a metric, None if no sample has it."""
+    """Samples of a query. `read` returns a metric, or None if no sample has it."""
 
     times: Floats
     covered: Floats
@@ -271,7 +271,7 @@ def _mask(values: Floats, known: Flags) -> Floats:
 
 
 class _Metrics(dict[str, Floats]):
-    """Read from the hours when they are asked for: a rule seldom needs them all."""
+    """Metrics that are read on first use: most rules need few of them."""
 
     def __init__(self, read: Callable[[str], Floats | None]) -> None:
         super().__init__()
@@ -286,7 +286,7 @@ class _Metrics(dict[str, Floats]):
 
 
 class _Pending(Struct):
-    """A query, its GPUs by host, and what was read of each host so far."""
+    """A query, its GPUs by host, and the samples that were read so far."""
 
     query: VerdictQuery
     hosts: dict[int, list[int]]
@@ -295,15 +295,15 @@ class _Pending(Struct):
 
 
 RunStart = tuple[int, tuple[object, ...], EarlierRun]
-"""The run, its user, command and GPUs, and its time."""
+"""The run; its user, command and GPUs; and its time."""
 FindStarts = Callable[[int, float, float], Iterable[RunStart]]
-"""The runs of a host that began in a span of time, oldest first."""
+"""The runs of a host that began in a span of time, the oldest first."""
 
 
 def read_columns(
     view: "HistoryView", queries: Sequence[VerdictQuery], find_starts: FindStarts
 ) -> Iterator[tuple[int, RunSamples | None]]:
-    """The columns of each query by its place, as soon as its last host was read. None: nothing of it is kept."""
+    """The samples of each query with its index, as soon as its last host was read; None if none are kept."""
     known, names = view.gpus(), {key: host.name for key, host in view.hosts().items()}
     by_uuid = {gpu.uuid: gpu for gpu in known.values()}
     waiting = [_prepare(query, by_uuid) for query in queries]
@@ -352,7 +352,7 @@ def _read_host(view: "HistoryView", host: int, waiting: Sequence[_Pending]) -> N
 
 
 def _join_hours(windows: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those that follow one another together, a day at most: what was read of them stays in memory for so long."""
+    """Consecutive hours joined, up to a day, as they are in memory together."""
     hours = {hour for start, end in windows for hour in range(int(start // SECONDS), int(end // SECONDS) + 1)}
     found: list[tuple[float, float]] = []
     for hour in sorted(hours):
@@ -365,7 +365,7 @@ def _join_hours(windows: Iterable[tuple[float, float]]) -> list[tuple[float, flo
 
 
 def _cut(hours: _Span, query: VerdictQuery, gpus: Sequence[int], start: float, stop: float) -> _Columns | None:
-    """The samples of these hours in the window, None where there are none. A run shares a GPU with the others there."""
+    """The samples of a query within these hours and the window; None if there are none."""
     first, last = hours.times.searchsorted(start), hours.times.searchsorted(stop, side="right")
     numbers = [hours.gpus.index(gpu) if gpu in hours.gpus else -1 for gpu in gpus]
     if first >= last or max(numbers) < 0:
@@ -395,7 +395,7 @@ def _cut(hours: _Span, query: VerdictQuery, gpus: Sequence[int], start: float, s
         utilization = np.where(others & (known >= WORK_PERCENT), own, known) if is_shared else known
 
     def read(name: str) -> Floats | None:
-        """Beside others only its utilization and memory can be known; the rest is of the GPU."""
+        """If other runs are on the GPU, only utilization and memory can be attributed to this one."""
         if name == _UTILIZATION:
             return utilization
         table = hours.read(name)
@@ -456,7 +456,7 @@ def _join(parts: list[_Columns]) -> _Columns:
 
 
 def _align(one: _Pending, parts: Mapping[int, _Columns]) -> _Columns:
-    """Several hosts over the same steps, each with its own GPUs. The CPU is the mean of those that are known."""
+    """Align several hosts to the same steps, each with its own GPUs. The CPU is the mean of the known ones."""
     steps = np.unique(np.concatenate([part.times // _SLOT for part in parts.values()]))
     count = len(steps)
     rows = {host: len(gpus) for host, gpus in one.hosts.items()}
@@ -488,7 +488,7 @@ def _align(one: _Pending, parts: Mapping[int, _Columns]) -> _Columns:
 
 
 def _find_earlier(find_starts: FindStarts, host: int, queries: Sequence[VerdictQuery]) -> dict[int, list[EarlierRun]]:
-    """Of each run those of the same command in the hour before it, oldest first."""
+    """The runs of the same command in the hour before each run, the oldest first."""
     short = {one.run: one.start for one in queries if one.run is not None and one.end - one.start < SECONDS}
     if not short:
         return {}

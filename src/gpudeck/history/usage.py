@@ -1,8 +1,8 @@
-"""Usage reports: the answer to `UsageQuery`, summed up from hourly usage.
+"""Usage reports: the answer to `UsageQuery`, summed up from hourly usage (docs/accounting.md).
 
-    facts (hours, host, user, model → Use) → sums by day → rows by user, group, host or model → Usage
+    facts (hours, host, user, model → UsageAmounts) → sums by day → rows by user, group, host or model → Usage
 
-Imports no numpy: the command line reads usage too. docs/accounting.md explains the rules to people.
+Imports no numpy, because the command line reads usage too.
 """
 
 import grp
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpudeck.history.embedded.view import HistoryView
 
 _GONE_AFTER: Final = 7 * DAY
-"""A GPU that was not seen for so long at the end of a period had left with its last sample."""
+"""A GPU that was not seen for this long before the end of a period was removed after its last sample."""
 MAX_DAYS_IN_ROWS: Final = 200_000
 _JOULES_A_KWH: Final = 3.6e6
 
@@ -42,7 +42,7 @@ _ALLOCATED: Final = ("allocated_hours", "unused_hours", "never_used_hours", "unm
 
 
 class _Sums(Struct):
-    """A row while it is added up. Costs are None as long as nothing in it has a price."""
+    """A row while it is summed up. A cost is None if nothing in it has a price."""
 
     use: UsageAmounts = field(default_factory=UsageAmounts)
     cost: float | None = None
@@ -60,7 +60,7 @@ class _Sums(Struct):
 def usage(
     view: "HistoryView", query: UsageQuery, settings: UsageSettings, groups: Callable[[str], str | None], now: float
 ) -> Usage:
-    """`groups` returns the group of users that are in none of the settings. Blocks. Raises HistoryRefused."""
+    """`groups` returns the group of users who are in no group of the settings. Blocks. Raises HistoryRefused."""
     period = Period(query.start, query.end, now, query.zone if query.daily else None)
     # A host that was installed anew has a new id and its old name: it stays one row.
     names = {host.host_id: host.name for host in view.hosts().values()}
@@ -101,9 +101,9 @@ def fold(
     observed: float,
     had: float,
 ) -> Usage:
-    """The answer from facts that any store returns: one an hour, host, user and model, or less finely. `hosts` are the
-    names by id. `observed` is how many GPU-seconds of the period were seen, `had` how many its known GPUs had. Hours
-    outside of the period may be among the facts. Raises HistoryRefused."""
+    """Sum up facts of any store: one per hour, host, user and model, or coarser. `hosts` are names by id. `observed`
+    are the monitored GPU-seconds of the period, `had` those that its known GPUs had. Facts outside of the period are
+    ignored. Raises HistoryRefused."""
     period = Period(query.start, query.end, now, query.zone if query.daily else None)
     rows: dict[RowKey, _Sums] = {}
     total = _Sums()
@@ -131,20 +131,20 @@ def fold(
 
 
 def seconds_had(gpus: Iterable[KnownGpu], start: float, end: float) -> float:
-    """The GPU-seconds that these GPUs had in a period: each from when it was first seen. One that was last seen more
-    than seven days before the end counts until then: it is taken for removed."""
+    """The GPU-seconds of these GPUs in a period, each from its first sample on. A GPU that was last seen more than
+    seven days before the end counts until then."""
     ends = ((gpu, gpu.last if gpu.last < end - _GONE_AFTER else end) for gpu in gpus)
     return sum(max(0.0, until - max(start, gpu.first)) for gpu, until in ends)
 
 
 def price_of(model: str, prices: Mapping[str, float]) -> float | None:
-    """What a GPU-hour costs: by the longest part of the model's name that has a price, whatever its case."""
+    """The price of a GPU-hour: that of the longest configured part of the model's name, case-insensitive."""
     fitting = [part for part in prices if part.lower() in model.lower()]
     return prices[max(fitting, key=len)] if fitting else None
 
 
 def to_csv(usage: Usage, *, daily: bool = False) -> str:
-    """One line a row, or with `daily` one a row and day, without the total: spreadsheets add up by themselves."""
+    """A line per row, or with `daily` per row and day. There is no line for the total."""
     return write_csv(_daily_lines(usage) if daily else _lines(usage))
 
 
@@ -163,7 +163,7 @@ _Naming = tuple[Callable[[str, str | None, str], RowKey], Callable[[str, str | N
 def make_naming(
     query: UsageQuery, settings: UsageSettings, groups: Callable[[str], str | None], hosts: Mapping[str, str]
 ) -> _Naming:
-    """Which row a use belongs to, and whether it was asked for at all."""
+    """Two functions of a use: the row it belongs to, and whether the query includes it."""
     group_of = find_groups(settings, groups)
 
     def name_row(host: str, user: str | None, model: str) -> RowKey:
@@ -183,7 +183,7 @@ def make_naming(
 
 
 def find_groups(settings: UsageSettings, groups: Callable[[str], str | None]) -> Callable[[str | None], str | None]:
-    """What returns the group of a user: that of the settings, else that which `groups` returns."""
+    """A function that returns the group of a user: from the settings, else from `groups`."""
     configured = {user: group for group, users in reversed(settings.groups.items()) for user in users}
 
     def group_of(user: str | None) -> str | None:
@@ -244,9 +244,8 @@ def _round(value: float | None, column: str = "") -> float | None:
 
 
 def unix_group(login: str) -> str | None:
-    """The login's primary group; None for a login that this machine does not know, and for a group of its own name.
-    Such a group has one member: it says nothing. Answers are kept for up to ten minutes, because a directory server may
-    stand behind them. May block for as long as that server takes."""
+    """The login's primary group. None for an unknown login, and for a group of its own name, which has only one
+    member. Cached for up to ten minutes, as it may ask a directory server. May block."""
     return _look_up(login, int(time.monotonic() / _KEPT_SECONDS))
 
 

@@ -1,9 +1,9 @@
-"""The verdict on a run or job: rules over its samples.
+"""Verdicts on runs and jobs: rules over their samples.
 
-Samples of its GPUs (`history.run_columns`) → `RunFacts` → each rule → `RunVerdict`
+    samples of its GPUs (`history.run_columns`) → `RunFacts` → each rule → `RunVerdict`
 
-A rule is a pure function. It returns its evidence, or None where it does not apply. A rule that needs a metric which is
-unknown does not judge: a suggestion that is missing costs less than a wrong one.
+A rule is a pure function that returns its evidence, or None if it does not apply. A rule does not apply if a metric
+that it needs is unknown: a missing suggestion costs less than a wrong one.
 """
 
 import logging
@@ -37,15 +37,15 @@ log = logging.getLogger(__name__)
 _GIB: Final = 2.0**30
 _MINUTE: Final = 60.0
 _MIN_SECONDS: Final = 55.0
-"""Shorter runs are not judged. Six samples, which are not exactly ten seconds apart."""
+"""Shorter runs are not judged: six samples, which are not exactly ten seconds apart."""
 _MIN_WORK_SECONDS: Final = 45.0
 """Five samples: each has the mean activity of ten seconds."""
 _IDLE_NOTEBOOK_SECONDS, _IDLE_SECONDS = 55.0, 300.0
-"""Without work until now. Other programs read data, compile and write checkpoints for some minutes."""
+"""Time without work until now. Programs other than notebooks read data, compile and write checkpoints for minutes."""
 _MIN_COVERAGE: Final = 0.5
 _GOOD_PERCENT, _POOR_PERCENT = 50.0, 15.0
 _SMALL_CARD: Final = 20 * _GIB
-"""Below a card with so little memory there is hardly a smaller one."""
+"""Smaller cards hardly exist."""
 
 
 class VerdictRule(Struct, frozen=True):
@@ -97,7 +97,7 @@ def hardware_fault(facts: RunFacts) -> str | None:
     hides=("never_used",),
 )
 def restart_loop(facts: RunFacts) -> str | None:
-    """Short starts one after the other that hardly reached the GPU. A sweep of short runs works most of its time."""
+    """Short starts in a row that hardly used the GPU. A sweep of short runs works most of its time."""
     chain: list[EarlierRun] = []
     begin = float(facts.of.times[0])
     is_short = facts.wall < 5 * _MINUTE and facts.worked < 0.5 * facts.wall
@@ -120,7 +120,8 @@ def restart_loop(facts: RunFacts) -> str | None:
     is_major=True,
 )
 def out_of_memory(facts: RunFacts) -> str | None:
-    """It ended while its memory grew to the limit. An allocator that takes everything at its start did not grow."""
+    """It ended while its memory grew to the limit. The memory of an allocator that takes everything at its start
+    does not grow."""
     if not facts.of.is_over or facts.is_interactive or len(facts.of.times) < 6:
         return None
     share = facts.of.memory[:, -60:] / facts.metric("memory_total_bytes")[:, -60:]
@@ -222,7 +223,7 @@ def _find_idle(facts: RunFacts, least_share: float) -> str | None:
     "utilization, command",
 )
 def idle_now(facts: RunFacts) -> str | None:
-    """What goes on and does nothing lately. A server waits for requests."""
+    """It runs and did nothing lately. Servers are excluded, as they wait for requests."""
     if facts.of.is_over or facts.is_serving or not facts.is_idle[-1]:
         return None
     begins, ends = find_blocks(facts.is_idle)
@@ -285,8 +286,8 @@ def _is_hot(facts: RunFacts) -> Flags:
     hides=("slow_gpu",),
 )
 def power_limited(facts: RunFacts) -> str | None:
-    """Large cards reach their power limit under full load: that alone is normal. The clock says how much it costs. One
-    slow GPU of several has another reason."""
+    """Large cards reach their power limit under full load, which alone is normal, so the clock decides. One slow GPU
+    of several has another reason."""
     capped, least = (
         facts.is_busy & (facts.metric("throttled_power") > 0),
         np.maximum(STRETCH_SECONDS, 0.5 * facts.busy_seconds),
@@ -314,7 +315,7 @@ def power_limited(facts: RunFacts) -> str | None:
     hides=("imbalance",),
 )
 def slow_gpu(facts: RunFacts) -> str | None:
-    """A lower clock than its peers of the same model has under the same work."""
+    """Its clock is lower than that of its peers of the same model under the same work."""
     if facts.count < 2 or facts.worked < STRETCH_SECONDS or len(set(facts.of.models)) != 1:
         return None
     clocks = facts.metric("clock_sm_mhz")
@@ -346,7 +347,7 @@ def slow_gpu(facts: RunFacts) -> str | None:
     "SM activity or utilization of several GPUs",
 )
 def imbalance(facts: RunFacts) -> str | None:
-    """By SM activity if it is known: a GPU that waits for another one in a collective has 100 % utilization."""
+    """By SM activity if known: a GPU that waits for another one in a collective operation shows 100 % utilization."""
     used = facts.busy_seconds > 0.01 * facts.seconds_by_gpu
     if used.sum() < 2 or facts.worked < STRETCH_SECONDS:
         return None
@@ -381,7 +382,7 @@ def pcie_bound(facts: RunFacts) -> str | None:
 
 
 def _find_level(facts: RunFacts) -> tuple[str, float]:
-    """How much of the GPU is used: its SM activity, and where that is unknown its utilization."""
+    """The use of the GPU: SM activity, or utilization if that is unknown."""
     activity = facts.mean("sm_activity_percent")
     return ("utilization", facts.mean("utilization_percent")) if np.isnan(activity) else ("SM activity", activity)
 
@@ -410,8 +411,8 @@ def cpu_bound(facts: RunFacts) -> str | None:
     "utilization",
 )
 def waiting_for_data(facts: RunFacts) -> str | None:
-    """Short dips between bursts, all the time. Checkpoints and evaluations are few and long, requests to a server and
-    the cells of a notebook come unevenly."""
+    """Short dips between bursts, all the time. Checkpoints and evaluations are few and long; requests to a server
+    and the cells of a notebook are uneven."""
     if facts.is_interactive or facts.is_serving or facts.worked < STRETCH_SECONDS / 2:
         return None
     shares = [share for row in range(facts.count) if (share := _dip_share(facts, row)) is not None]
@@ -422,7 +423,7 @@ def waiting_for_data(facts: RunFacts) -> str | None:
 
 
 def _dip_share(facts: RunFacts, row: int) -> float | None:
-    """The part of one GPU's samples that lies in short dips, without long pauses; None where they are not a pattern."""
+    """The part of one GPU's samples that are in short dips, without long pauses; None if they are not a pattern."""
     values, covered = facts.utilization[row, facts.work], facts.of.covered[facts.work]
     is_low = values < 25
     if np.count_nonzero(is_low) < 20 or np.isnan(values).mean() > 1 - KNOWN_SHARE:
@@ -469,7 +470,7 @@ def small_batches(facts: RunFacts) -> str | None:
     "SM, tensor and FP32 activity, command",
 )
 def no_tensor_cores(facts: RunFacts) -> str | None:
-    """FP32 arithmetic fills the GPU, and no tensor core works. Memory copies and integer work have no FP32."""
+    """FP32 arithmetic fills the GPU, and tensor cores do not work. Memory copies and integer work use no FP32."""
     if not facts.may_multiply or facts.worked < _MIN_WORK_SECONDS:
         return None
     activity = facts.mean("sm_activity_percent")
@@ -502,7 +503,7 @@ def gpu_too_large(facts: RunFacts) -> str | None:
     "memory, SM activity or utilization",
 )
 def small_memory(facts: RunFacts) -> str | None:
-    """A GPU that computes all the time is used, however little memory that takes."""
+    """Little memory is no waste on a GPU that computes all the time."""
     if not _find_level(facts)[1] < 60 or not _is_worth_a_smaller_card(facts):
         return None
     peak, total = float(np.nanmax(facts.of.memory)), float(np.nanmax(facts.metric("memory_total_bytes")))
@@ -510,7 +511,7 @@ def small_memory(facts: RunFacts) -> str | None:
 
 
 def _is_worth_a_smaller_card(facts: RunFacts) -> bool:
-    """It took less than a quarter of the memory for long enough, and there are smaller cards."""
+    """It used less than a quarter of the memory for long enough, and smaller cards exist."""
     if facts.worked < STRETCH_SECONDS or facts.wall < 30 * _MINUTE or facts.is_interactive:
         return False
     share = facts.memory_share
@@ -521,7 +522,7 @@ RULES: Final = tuple(_RULES)
 
 
 def judge_run(columns: RunSamples | None) -> RunVerdict:
-    """None: no samples are kept of it."""
+    """`columns` is None if no samples are kept."""
     if columns is None or not columns.times.size:
         return _unknown("its samples are not kept, or no longer")
     facts = RunFacts(columns)

@@ -1,11 +1,11 @@
-"""Waste: idle GPUs, GPUs that were allocated and not used, GPUs that were larger than needed, in hours and money
-(docs/accounting.md); and the idle episodes of GPUs, with whose they were.
+"""Waste in hours and money (docs/accounting.md): idle GPUs, GPUs that were allocated and not used, and GPUs that were
+larger than needed. Also the idle episodes of GPUs with their users.
 
     usage of the period and of the one before + `find_waste` → `describe_waste` → Waste
     states + runs (users) → IdleEpisode → waste report, dry run of the idle policy
 
-An episode ends when the GPU is seen in another state, when its users change, and when a whole hour was not observed.
-Shorter gaps lie between its spans and are not idle time. Without samples, quarter hours stand for them.
+An episode ends when the GPU is seen in another state, when its users change, and when it was not monitored for a whole
+hour. Shorter gaps separate its spans and are not idle time. If samples are no longer kept, quarter hours are used.
 """
 
 import math
@@ -44,7 +44,7 @@ RELEASED_AFTER: Final = 3600.0
 _SMALLER: Final = 0.75
 """A model is smaller if it has at most this part of the memory: H100 and A100 with 80 GB are the same size."""
 _FITS: Final = 0.9
-"""What was needed fits into this part of the memory."""
+"""Needed memory fits into this part of the memory."""
 _OF_JOBS: Final = frozenset(("account", "partition", "namespace", "label"))
 _UNKNOWN: Final = WastedHours(None, None)
 
@@ -57,7 +57,7 @@ def find_waste(  # noqa: PLR0917 - as `usage`
     groups: Callable[[str], str | None],
     now: float,
 ) -> WasteFacts:
-    """What could have been saved. `sizes` are the models that the fleet has. Blocks. Raises HistoryRefused."""
+    """Possible savings. `sizes` are the models in the fleet. Blocks. Raises HistoryRefused."""
     # By day: who needed much memory on one day may have needed little on the next.
     period = Period(query.start, query.end, now, "UTC")
     names = {host.host_id: host.name for host in view.hosts().values()}
@@ -90,8 +90,8 @@ def find_waste(  # noqa: PLR0917 - as `usage`
 
 
 def find_smaller(model: str, peak: float, sizes: Mapping[str, ModelSize], prices: Mapping[str, float]) -> str | None:
-    """The smallest model of the fleet into which that much memory fits, if it is smaller than `model`, of the same
-    vendor, and not known to cost as much."""
+    """The smallest model in the fleet that fits this much memory, if it is smaller than `model`, of the same vendor,
+    and not known to cost as much."""
     own, price = sizes[model], price_of(model, prices)
 
     def is_cheaper(other: str) -> bool:
@@ -112,7 +112,7 @@ def find_smaller(model: str, peak: float, sizes: Mapping[str, ModelSize], prices
 def _find_released(
     view: "HistoryView", query: UsageQuery, now: float
 ) -> Iterator[tuple[IdleEpisode, str | None, float]]:
-    """Idle seconds from an hour after an episode's begin on, with one of the users who share them."""
+    """Idle seconds later than an hour after the begin of an episode, for each user: several users share them."""
     before = max(0.0, query.start - RELEASED_AFTER)
     for one in find_idle_episodes(view, IdleQuery(before, max(min(query.end, now), query.start))):
         if (released := find_moment(one.spans, RELEASED_AFTER)) is None:
@@ -136,7 +136,7 @@ def before_of(start: float, end: float) -> float:
 
 
 def describe_waste(usage: Usage, before: Usage | None, facts: WasteFacts) -> Waste:
-    """`before` is the usage of the period before, if that is known. Rows are in the order of what was wasted."""
+    """`before` is the usage of the period before, if known. Rows are sorted by wasted hours."""
     of_jobs = usage.by in _OF_JOBS
     # A period that was not recorded from its beginning on is no measure.
     is_comparable = before is not None and before.coverage is not None and before.known_since is None
@@ -201,16 +201,16 @@ def describe_waste(usage: Usage, before: Usage | None, facts: WasteFacts) -> Was
 
 
 MAX_HOURS: Final = 50_000
-"""Hours of hosts that are read for one answer."""
+"""The limit of hours of hosts for one answer."""
 _IDLE, _OTHER, _UNSEEN = 1, 0, -1
 _LITTLE: Final = 1.0
-"""Seconds in another state that do not count within a quarter hour."""
+"""Seconds in another state that are ignored within a quarter hour."""
 _NOTHING: Final = 0.01
-"""How exact times are kept."""
+"""Tolerance of times in seconds."""
 
 
 class _Owners(Struct):
-    """Who was on a GPU: its runs, with the first and the last sample of each."""
+    """The runs on a GPU, with the first and the last sample of each."""
 
     runs: list[KnownRun] = field(default_factory=list)
     firsts: Floats = field(default_factory=lambda: np.empty(0))
@@ -218,11 +218,11 @@ class _Owners(Struct):
 
 
 _Piece = tuple[tuple[float, float], tuple[str, ...], tuple[str, ...]]
-"""An idle span within an hour, and its users and jobs, which stay the same."""
+"""An idle span within an hour, with its users and jobs."""
 
 
 def find_idle_episodes(view: "HistoryView", query: IdleQuery) -> Iterator[IdleEpisode]:
-    """GPU by GPU, in order of time. Those that reach the edges of the period are cut there."""
+    """Episodes of one GPU after the other, in order of time, cut at the edges of the period."""
     start, end = query.start, query.end
     states = (IDLE, ALLOCATED) if query.with_allocated else (IDLE,)
     first, last = math.floor(start / SECONDS) * SECONDS, math.ceil(end / SECONDS) * SECONDS
@@ -293,7 +293,8 @@ class _HostEpisodes:
             yield from self._add(gpu, begins[inside], ends[inside], ends[inside], kinds[row, inside])
 
     def _add_quarters(self, part: Quarters, start: float, end: float) -> Iterator[IdleEpisode]:
-        """When it idled within a quarter hour is not known: at the side of a quarter in which nothing else was seen."""
+        """The idle part of a quarter hour has no known position. It is placed next to a neighbouring quarter that
+        was all idle."""
         idle = part.states[list(self._states)].sum(axis=0)
         other = np.delete(part.states[UNKNOWN + 1 :], [one - UNKNOWN - 1 for one in self._states], axis=0).sum(axis=0)
         other[other < _LITTLE] = 0.0
@@ -313,7 +314,7 @@ class _HostEpisodes:
             yield from self._add(gpu, *mine, (mine[0] + mine[1]) / 2, kinds[row, inside])
 
     def _add(self, gpu: int, begins: Floats, ends: Floats, times: Floats, kinds: Floats) -> Iterator[IdleEpisode]:
-        """What was seen of a GPU, in order. `times` are when it was seen who is on it."""
+        """States of a GPU in order. `times` are when its users were seen."""
         if not (kinds == _IDLE).any():
             yield from self._close([gpu] if (kinds == _OTHER).any() else [])
             return

@@ -1,9 +1,9 @@
-"""The ladder of an idle GPU: which step is due when. Pure: the running policy and the dry run use the same functions.
+"""The ladder of an idle GPU: which step is due when. Pure; the running policy and the dry run use the same functions.
 
     idle spans − exempt times − keeps, in the hours of each rule → counted time → notify, warn, act
 
-Only time that was observed counts. A gap of up to ten minutes, in which a GPU cannot have become idle again after work,
-adds nothing and begins nothing anew; a longer one counts as work. Work, a keep and other users begin the ladder anew.
+Only monitored time counts. A gap of up to ten minutes, within which a GPU cannot have worked and become idle again,
+adds nothing and restarts nothing; a longer one counts as work. Work, a keep and other users restart the ladder.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +23,7 @@ _KINDS: Final[tuple[StepKind, ...]] = ("notify", "warn", "act")
 
 
 class LadderStep(Struct, frozen=True):
-    """`at` is when it is due, or was done; `idle_seconds` is the counted time until then."""
+    """`at` is when the step is due, or was done; `idle_seconds` is the counted time until then."""
 
     kind: StepKind
     rule: str
@@ -32,7 +32,7 @@ class LadderStep(Struct, frozen=True):
 
 
 class IdleFacts(Struct, frozen=True):
-    """Whom and what an idle GPU belongs to, as far as rules and exemptions ask. `jobs` are ids and names."""
+    """The facts about an idle GPU that rules and exemptions match. `jobs` are ids and names."""
 
     labels: dict[str, str]
     model: str
@@ -41,7 +41,7 @@ class IdleFacts(Struct, frozen=True):
 
 
 def find_rules(settings: IdlePolicySettings, facts: IdleFacts, group_of: Callable[[str], str | None]) -> list[IdleRule]:
-    """Those that may apply to a GPU, in their order; none where it is exempt."""
+    """The rules that may apply to a GPU, in order; none if it is exempt."""
     exempt = settings.exempt
     if any(fnmatchcase(user, wanted) for user in facts.users for wanted in exempt.users) or any(
         fnmatchcase(job, wanted) for job in facts.jobs for wanted in exempt.jobs
@@ -66,8 +66,8 @@ def climb(
     exempt: Spans = (),
     done: Sequence[LadderStep] = (),
 ) -> list[LadderStep]:
-    """The steps that are due at the end of these spans, after those that were `done`, which were at their own times. In
-    `exempt` times nothing counts; `keeps` begin the ladder anew."""
+    """The steps that are due by the end of these spans and not `done` yet; steps that were done keep their times.
+    `exempt` times do not count; `keeps` restart the ladder."""
     ladders = list(_split(spans, keeps))
     if not ladders:
         return []
@@ -79,8 +79,8 @@ def climb(
 def climb_all(
     spans: Spans, rules: Sequence[IdleRule], settings: IdlePolicySettings, *, keeps: Spans = (), exempt: Spans = ()
 ) -> Iterator[tuple[LadderStep, Spans]]:
-    """The steps of every ladder of a whole past, each with the spans of its ladder. The act is the last: the GPU would
-    have been released."""
+    """The steps of all ladders in the past, each with the spans of its ladder. Stops after an act, which would have
+    released the GPU."""
     for ladder in _split(spans, keeps):
         for step in _climb_one(ladder, rules, settings, exempt, ()):
             yield step, ladder
@@ -89,7 +89,7 @@ def climb_all(
 
 
 def _split(spans: Spans, keeps: Spans) -> Iterator[list[tuple[float, float]]]:
-    """Ladders: cut where a gap was too long, and by keeps, which are left out."""
+    """The spans of each ladder: split at long gaps and by keeps, which are left out."""
     ladder = list[tuple[float, float]]()
     for begin, end in spans:
         start = begin
@@ -139,8 +139,8 @@ def _climb_one(
 
 
 def _next(rule: IdleRule, steps: Sequence[LadderStep], start: float, counted: float) -> LadderStep | None:
-    """The next step, if the rule stays in force from `start` on, until when so much time has counted. Between two steps
-    lies at least the time that lies between them in the rule, also if the first was late."""
+    """The next step, if the rule stays in force from `start` on, when `counted` seconds have counted. At least the
+    time between two steps in the rule lies between them, also if the first was late."""
     last = steps[-1] if steps else None
     first = 0 if last is None else _KINDS.index(last.kind) + 1
     after = dict(zip(_KINDS, (rule.notify_after, rule.warn_after, rule.act_after), strict=True))
@@ -155,7 +155,7 @@ def _next(rule: IdleRule, steps: Sequence[LadderStep], start: float, counted: fl
 
 
 def find_windows(part: TimeOfDay, start: float, end: float, zone: tzinfo) -> Iterator[tuple[float, float]]:
-    """When it is that time of day between two moments. On days on which clocks change it is as long as clocks say."""
+    """The times between two moments at which it is that time of day. When clocks change, windows follow the clock."""
     first, last = part.minutes
     over_night = 1 if last < first else 0
     day = datetime.fromtimestamp(start, zone).date() - timedelta(days=1)
@@ -172,7 +172,7 @@ def find_windows(part: TimeOfDay, start: float, end: float, zone: tzinfo) -> Ite
 
 
 def subtract(spans: Spans, others: Spans) -> list[tuple[float, float]]:
-    """What of the spans is in none of the others."""
+    """The parts of the spans that are in none of the others."""
     left = list(spans)
     for begin, stop in others:
         left = [

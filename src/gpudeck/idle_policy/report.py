@@ -16,7 +16,7 @@ MAX_STEPS: Final = 500
 
 
 class JobSpan(Struct, frozen=True):
-    """A job on a GPU, with the names that exemptions may know it by."""
+    """A job on a GPU, with the names that exemptions can match."""
 
     start: float
     end: float
@@ -25,7 +25,7 @@ class JobSpan(Struct, frozen=True):
 
 
 class PastFacts(Struct):
-    """What else is known of the past: labels of hosts by id, as of today; jobs, keeps and reservations by GPU."""
+    """Other facts of the past: labels of hosts by id, as of today; jobs, keeps and reservations by GPU."""
 
     labels: Mapping[str, dict[str, str]]
     jobs: Mapping[str, Sequence[JobSpan]]
@@ -38,7 +38,7 @@ class PastFacts(Struct):
 def simulate(
     settings: IdlePolicySettings, episodes: Iterable[IdleEpisode], facts: PastFacts
 ) -> tuple[list[PolicyStep], float, float]:
-    """All steps in order of time; the idle hours in all, and those that no rule is for or whose owner is unknown."""
+    """All steps in order of time, all idle hours, and the idle hours without a rule or a known owner."""
     steps, idle, exempt = list[PolicyStep](), 0.0, 0.0
     for one in episodes:
         begin, end = one.spans[0][0], one.spans[-1][1]
@@ -80,8 +80,8 @@ def _describe(  # noqa: PLR0917 - what a step says
 
 
 def reserved_spans(settings: IdlePolicySettings, found: Sequence[Reservation], users: Sequence[str]) -> Spans:
-    """When a GPU is exempt because one of its users has reserved it. A user's account may have another name: a
-    reservation of a GPU that is in use counts for its users."""
+    """Times in which a GPU is exempt because one of its users reserved it. Accounts may differ from logins, so of a
+    GPU without known users every reservation counts."""
     wanted = [one for one in found if settings.exempt.reserved and one.kind == "reservation" and not one.is_cancelled]
     return [
         (one.start, one.released_at or one.end)
@@ -97,7 +97,7 @@ def sum_up(
     currency: str,
     coverage: float | None,
 ) -> PolicyReport:
-    """By user. `idle` are the idle hours in all, and those in which nothing happens."""
+    """Sums by user. `idle` are all idle hours, and those in which nothing happens."""
     rows: dict[str | None, PolicyUser] = {}
     total = PolicyUser(None)
     for step in steps:

@@ -1,8 +1,8 @@
-"""The running idle policy: follows the idle GPUs of the fleet, and takes the steps that are due.
+"""Runs the idle policy: follows the idle GPUs of the fleet and takes the steps that are due.
 
-A step is written down with its audit entry, in one transaction, after its message is in the outbox: a hub that is
-killed in between puts it there again under the same key, and so once. A hook is written down before it runs: it never
-runs twice.
+A step is recorded with its audit entry, in one transaction, after its message is in the outbox. A hub that is killed in
+between puts the message there again under the same key, so it is sent once. A hook is recorded before it runs, so it
+never runs twice.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 TOPIC: Final = "idle_policy"
 CHECK_SECONDS: Final = 5.0
 _NEXT_SECONDS: Final = 30.0
-"""After so long without a look a GPU was not observed in between."""
+"""After a longer pause between two checks, the GPU was not monitored in between."""
 _WRITE_SECONDS: Final = 60.0
 _FAR: Final = 400 * 86_400.0
 _MAX_OUTPUT: Final = 64 * 1024
@@ -52,7 +52,7 @@ Place = tuple[HostState, GpuState]
 
 
 class IdlePolicyService(Service):
-    """Of several hubs the one with the `duty` acts. `keeps` and `show` are what the API asks."""
+    """Of several hubs, the one with the `duty` acts. The API uses `keeps` and `show`."""
 
     name = "idle policy"
 
@@ -135,7 +135,7 @@ class IdlePolicyService(Service):
             raise
 
     def _look(self, now: float) -> None:
-        """What is unknown is neither idle nor at work: its span does not go on."""
+        """An unknown GPU is neither idle nor working: its span does not grow."""
         idle = {"idle", "allocated"} if self.settings.with_allocated else {"idle"}
         for host in self._hub.fleet.hosts.values():
             for gpu in host.gpus.values():
@@ -192,7 +192,7 @@ class IdlePolicyService(Service):
         await self._note_step(place, record, step, f"{did} the owner of", told)
 
     def _due(self, record: LadderRecord, rules: Sequence[IdleRule], now: float, ahead: float = 0.0) -> list[LadderStep]:
-        """None while it is kept. With `ahead`, as if it stayed idle for so long."""
+        """The steps that are due; none while the GPU is kept. With `ahead`, as if it stayed idle for that long."""
         if self.keeps.find(record.gpu, now) is not None:
             return []
         keeps = [(one.start, one.end) for one in self.keeps.all if one.gpu == record.gpu]
@@ -215,7 +215,7 @@ class IdlePolicyService(Service):
     async def _note(
         self, place: Place, changed: LadderRecord, kind: str, did: str, detail: str, *, is_bad: bool
     ) -> None:
-        """In the database, with its audit entry. What the database does not take was not done."""
+        """Record a change with its audit entry. If the database fails, it did not happen."""
         entry = self._auth.audit.entry(_POLICY, f"idle policy: {kind}", _name(place), details=detail)
         await self._store.write([changed], audit=entry)
         self._records[changed.gpu] = changed
@@ -223,7 +223,7 @@ class IdlePolicyService(Service):
         self._add_event(place, f"idle_policy_{kind}", title, detail, is_bad=is_bad)
 
     async def _act(self, place: Place, record: LadderRecord, rule: IdleRule, step: LadderStep) -> None:
-        """Written down first: a hub that is killed now does not run it a second time."""
+        """Recorded first, so that a hub that is killed now does not run the hook again."""
         facts = hook_facts(place, record, step)
         await self._note_step(place, record, step, "acts on", f"runs {rule.hook[0]}", is_bad=True)
         # Only what a command needs to be found and to write: no secret of the hub's own.
@@ -284,7 +284,7 @@ class IdlePolicyService(Service):
         )
 
     def show(self) -> IdlePolicyState:
-        """Of several hubs, the one with the duty knows the ladders."""
+        """Of several hubs, only the one with the duty knows the ladders."""
         now = self._hub.clock()
         shown = IdlePolicyState(
             mode=self.settings.mode,
@@ -331,7 +331,7 @@ def _name(place: Place) -> str:
 
 
 def find_owners(gpu: GpuState) -> list[str]:
-    """Whose a GPU is: the users of its processes, or of the job that has it."""
+    """The owners of a GPU: the users of its processes, or of the job that has it."""
     allocation = gpu.scheduling.allocation
     if gpu.users or allocation is None or allocation.user is None:
         return sorted(gpu.users)
@@ -348,7 +348,7 @@ def find_jobs(gpu: GpuState) -> list[str]:
 
 
 def hook_facts(place: Place, record: LadderRecord, step: LadderStep) -> dict[str, str]:
-    """For the environment of a hook. What is not known is empty."""
+    """Environment variables of a hook. Unknown values are empty."""
     host, gpu = place
     allocation = gpu.scheduling.allocation
     facts: dict[str, str | None] = {

@@ -1,4 +1,4 @@
-"""The idle policy in the database: how far each ladder has come, and what owners keep."""
+"""The idle policy in the database: the progress of each ladder, and the keeps of owners."""
 
 from collections.abc import Collection, Sequence
 from typing import Final
@@ -18,15 +18,15 @@ from gpudeck.model.idle_policy import Keep
 from gpudeck.model.text import clean, show_length
 
 KEPT_SECONDS: Final = 90 * 86_400.0
-"""For how long a keep is known after its end: a dry run asks for it."""
+"""Keeps are stored for this long after their end, for dry runs."""
 MAX_KEEPS: Final = 10_000
 _BATCH: Final = 500
 _NAMES: Final = [column.name for column in keeps.c if column.name != "fleet"]
 
 
 class LadderRecord(Struct):
-    """An idle GPU: when it was seen idle with these users and jobs, and the steps that were taken. `stopped` is why no
-    more are."""
+    """An idle GPU: when it was seen idle with these users and jobs, and the steps that were taken. `stopped` is the
+    reason if no more will be."""
 
     gpu: str
     users: list[str]
@@ -42,7 +42,7 @@ class LadderRecord(Struct):
 
 
 class LadderStore(FleetStore):
-    """All of it raises Temporary where the database does not answer, or another hub has the duty."""
+    """All methods raise Temporary if the database does not answer, or another hub has the duty."""
 
     async def load(self) -> dict[str, LadderRecord]:
         rows = await self._database.execute(select(ladders.c.body).where(ladders.c.fleet == self._fleet))
@@ -68,7 +68,7 @@ class LadderStore(FleetStore):
 
 
 class Keeps(FleetStore):
-    """`all` are those that count, or ended lately. All that asks the database raises Temporary."""
+    """Keeps of idle GPUs. `all` are those in force or ended recently. Methods that use the database raise Temporary."""
 
     def __init__(self, database: Database, fleet: str = REAL) -> None:
         super().__init__(database, fleet)
@@ -78,7 +78,7 @@ class Keeps(FleetStore):
         self.all = await self.list_since(now - 86_400.0)
 
     async def list_since(self, since: float) -> list[Keep]:
-        """Those that had not ended by then."""
+        """Keeps that had not ended by then."""
         columns = [keeps.c[name] for name in _NAMES]
         wanted = select(*columns).where(keeps.c.fleet == self._fleet, keeps.c.end > since).order_by(keeps.c.start)
         rows = (await self._database.execute(wanted)).mappings()
@@ -91,8 +91,8 @@ class Keeps(FleetStore):
         return next((one for one in self.open_at(now) if one.gpu == gpu), None)
 
     async def add(self, new: Keep, now: float, most: int | None, audit: Executable) -> Keep:
-        """Returns it with its own id. A keep of the same GPU that counts now ends. `most` bounds how many its user can
-        have. Raises RequestRefused."""
+        """Store a keep and return it with its id. A keep of the same GPU that is in force ends. `most` limits the
+        keeps of its user. Raises RequestRefused."""
         async with self._database.begin() as connection:
             is_open = (keeps.c.fleet == self._fleet) & (keeps.c.end > now)
             own = is_open & (keeps.c.user == new.user) & (keeps.c.gpu != new.gpu)
