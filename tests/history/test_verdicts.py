@@ -37,7 +37,7 @@ def make(
         "covered": np.full(shape[1], 10.0),
         "present": np.ones(shape, np.bool_),
         "memory": spread(memory) * GIB,
-        "metrics": metrics,
+        "read": metrics.get,
         "cpu_percent": np.full(shape[1], 20.0),
         "wall_seconds": 10.0 * shape[1],
         "command": "python train.py",

@@ -3,7 +3,7 @@ pyarrow is imported only for Parquet."""
 
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,20 +25,6 @@ _ROWS_A_GROUP: Final = 131_072
 class Field(NamedTuple):
     name: str
     kind: Kind = "text"
-
-
-class TableEncoder(Protocol):
-    """Encodes a table: the file is the bytes of all `add` calls and of one final `finish`."""
-
-    media_type: str
-
-    def add(self, columns: Sequence[Column]) -> bytes: ...
-    def finish(self) -> bytes: ...
-
-
-def make_encoder(form: Format, fields: Sequence[Field]) -> TableEncoder:
-    """Raises UsageError if the library for Parquet is not installed."""
-    return CsvEncoder(fields) if form == "csv" else ParquetEncoder(fields)
 
 
 class CsvEncoder:
@@ -127,6 +113,15 @@ class ParquetEncoder:
         if self._rows:
             self._writer.write_table(self._pa.Table.from_batches(self._waiting), row_group_size=self._rows)
         self._waiting, self._rows = [], 0
+
+
+TableEncoder = CsvEncoder | ParquetEncoder
+"""The file of a table is the bytes of all `add` calls and of one final `finish`."""
+
+
+def make_encoder(form: Format, fields: Sequence[Field]) -> TableEncoder:
+    """Raises UsageError if the library for Parquet is not installed."""
+    return CsvEncoder(fields) if form == "csv" else ParquetEncoder(fields)
 
 
 class _Sink(io.RawIOBase):

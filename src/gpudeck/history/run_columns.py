@@ -55,7 +55,7 @@ class EarlierRun(Struct, frozen=True):
 
 
 class RunSamples(Struct):
-    """A run or job over its time. `present`, `memory` and each of `metrics` are (GPUs, samples); `times`, `covered`
+    """A run or job over its time. `present`, `memory` and metrics are (GPUs, samples); `times`, `covered`
     and `cpu_percent` are (samples). `memory` is the run's own. `wall_seconds` is the requested time."""
 
     labels: list[str]
@@ -64,7 +64,7 @@ class RunSamples(Struct):
     covered: Floats
     present: Flags
     memory: Floats
-    metrics: dict[str, Floats]
+    read: Callable[[str], Floats | None]
     cpu_percent: Floats
     wall_seconds: float
     is_over: bool = True
@@ -79,6 +79,7 @@ class RunFacts:
 
     def __init__(self, columns: RunSamples) -> None:
         self.of = columns
+        self._metrics: dict[str, Floats] = {}
         self._means: dict[str, Floats] = {}
         self._mean_of_all: dict[str, float] = {}
         self.utilization = self.metric("utilization_percent")
@@ -140,10 +141,11 @@ class RunFacts:
         return float(np.nanmax(self.of.memory / total))
 
     def metric(self, name: str) -> Floats:
-        try:
-            return self.of.metrics[name]
-        except KeyError:
-            return np.full(self.of.present.shape, np.nan)
+        """Read on first use: most rules need few metrics. NaN if no sample has it."""
+        if name not in self._metrics:
+            found = self.of.read(name)
+            self._metrics[name] = np.full(self.of.present.shape, np.nan) if found is None else found
+        return self._metrics[name]
 
     def is_known_everywhere(self, values: Floats) -> bool:
         """Known nearly all the time, on all GPUs."""
@@ -268,21 +270,6 @@ def _read_table(hour: Hour, name: str) -> Floats | None:
 
 def _mask(values: Floats, known: Flags) -> Floats:
     return values if known.all() else np.where(known, values, np.nan)
-
-
-class _Metrics(dict[str, Floats]):
-    """Metrics that are read on first use: most rules need few of them."""
-
-    def __init__(self, read: Callable[[str], Floats | None]) -> None:
-        super().__init__()
-        self._read = read
-
-    def __missing__(self, name: str) -> Floats:
-        found = self._read(name)
-        if found is None:
-            raise KeyError(name)
-        self[name] = found
-        return found
 
 
 class _Pending(Struct):
@@ -423,7 +410,7 @@ def _put_together(one: _Pending, known: Mapping[int, KnownGpu], names: Mapping[i
         whole.covered,
         whole.present,
         whole.memory,
-        _Metrics(whole.read),
+        whole.read,
         cpu,
         sum(end - start for start, end in one.windows),
         query.is_over,

@@ -8,7 +8,6 @@ from typing import Final
 
 from msgspec.structs import asdict
 
-from gpudeck.fleet.host import HostState
 from gpudeck.fleet.table import FleetTable
 from gpudeck.model.allocation import Allocation
 from gpudeck.model.job import JobNode
@@ -25,7 +24,6 @@ class JobHosts:
     """CPU and memory of jobs that have not ended. Not thread-safe: used on one event loop."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, list[JobCgroup]] = {}
         self._last: dict[_Key, JobCgroup] = {}
         self._records: dict[_Key, JobHostRecord] = {}
         self._changed: set[_Key] = set()
@@ -33,12 +31,17 @@ class JobHosts:
     def adopt(self, records: Collection[JobHostRecord]) -> None:
         self._records = {(one.job_id, one.host): one for one in records} | self._records
 
-    def look(self, table: FleetTable, find: Callable[[Allocation], JobRecord | None], now: float) -> None:
-        reporting = [host for host in table.host_at if host is not None and host.job_cgroups]
-        for host in reporting:
-            if host.job_cgroups is not self._seen.get(host.id):
-                self._take(host, find, now)
-        self._seen = {host.id: host.job_cgroups for host in reporting}
+    def update(self, table: FleetTable, find: Callable[[Allocation], JobRecord | None], now: float) -> None:
+        for host in table.host_at:
+            if host is None or not host.job_cgroups:
+                continue
+            allocations = [gpu.scheduling.allocation for gpu in host.gpus.values()]
+            # Processes have Slurm's own number of a job.
+            named = {one.number or one.job: one for one in allocations if one is not None and one.job}
+            for cgroup in host.job_cgroups:
+                job = find(named[cgroup.job]) if cgroup.job in named else None
+                if job is not None:
+                    self._add(job.id, host.name, cgroup, now)
 
     def of(self, job_id: int) -> dict[str, JobHostRecord]:
         return {host: one for (job, host), one in self._records.items() if job == job_id}
@@ -55,16 +58,6 @@ class JobHosts:
             if key[0] not in running:
                 del self._records[key]
                 self._last.pop(key, None)
-
-    def _take(self, host: HostState, find: Callable[[Allocation], JobRecord | None], now: float) -> None:
-        allocations = [gpu.scheduling.allocation for gpu in host.gpus.values()]
-        # Processes have Slurm's own number of a job.
-        named = {one.number or one.job: one for one in allocations if one is not None and one.job}
-        for cgroup in host.job_cgroups:
-            allocation = named.get(cgroup.job)
-            job = None if allocation is None else find(allocation)
-            if job is not None:
-                self._add(job.id, host.name, cgroup, now)
 
     def _add(self, job_id: int, host: str, new: JobCgroup, now: float) -> None:
         key = job_id, host

@@ -117,7 +117,7 @@ class JobTracker:
             self._end_jobs(table, now)
         if places:
             self._count(gpus, np.array([gpu.row for gpu, _ in places]), seconds)
-            self.hosts.look(table, lambda allocation: self.open.get(self._key(allocation)), now)
+            self.hosts.update(table, lambda allocation: self.open.get(self._key(allocation)), now)
         self._last = now, moment
 
     def adopt(
