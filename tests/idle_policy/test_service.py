@@ -23,6 +23,7 @@ from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
 from gpudeck.idle_policy.service import IdlePolicyService
 from gpudeck.idle_policy.settings import Exemptions, IdlePolicySettings, IdleRule
+from gpudeck.idle_policy.store import KEPT_SECONDS
 from gpudeck.model.allocation import Allocation, SchedulerMark
 from gpudeck.model.cluster import Duty
 from gpudeck.model.errors import RequestRefused
@@ -301,6 +302,11 @@ def test_a_kept_gpu_is_left_alone(tmp_path: Path) -> None:
             await site.service.keeps.add(another, site.clock.now, 1, entry(LOCAL_ADMIN, "keep gpu"))
         await site.pass_time(3)
         assert site.kinds() == ["notify", "notify", "warn"]
+        # Old ones are deleted.
+        later = end + KEPT_SECONDS + 1
+        another = replace(another, start=later, end=later + MINUTE)
+        await site.service.keeps.add(another, later, 1, entry(LOCAL_ADMIN, "keep gpu"))
+        assert [one.gpu for one in await site.service.keeps.list_since(0)] == ["GPU-1"]
 
     play(tmp_path, scene)
 

@@ -102,6 +102,7 @@ class Keeps(FleetStore):
                     hint = "`gpudeck keep` lists them; end one with `gpudeck keep HOST:GPU --end`."
                     raise RequestRefused(409, "too_many", f"{clean(new.user)} keeps {count} GPUs already.", hint)
             await connection.execute(update(keeps).where(is_open, keeps.c.gpu == new.gpu).values(end=now))
+            await connection.execute(delete(keeps).where(keeps.c.end < now - KEPT_SECONDS))
             row = asdict(new) | {"fleet": self._fleet}
             del row["id"]
             number = (await connection.execute(insert(keeps).values(row).returning(keeps.c.id))).scalar_one()
@@ -114,9 +115,6 @@ class Keeps(FleetStore):
             await connection.execute(update(keeps).where(keeps.c.id == keep.id).values(end=now))
             await connection.execute(audit)
         await self.load(now)
-
-    async def trim(self, before: float) -> None:
-        await self._database.execute(delete(keeps).where(keeps.c.end < before - KEPT_SECONDS))
 
 
 def check_length(seconds: float, longest: float, *, is_admin: bool) -> None:
