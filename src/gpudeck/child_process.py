@@ -1,7 +1,8 @@
-"""Child processes: `run` for one bounded answer, `start` and `end` for one that stays on an event loop.
+"""Child processes: `run` for one bounded result, `start` and `end` for a child that stays on an event loop.
 
-Every child leads a process group of its own: Ctrl-C is the parent's to handle, and what the child started is killed
-with it. One that hangs in the kernel is never waited for. Importing this loads no asyncio: agents need none.
+Every child leads its own process group: the parent handles Ctrl-C, and everything that the child started is killed with
+it. A child that hangs in the kernel is never waited for. Importing this module does not import asyncio, which agents do
+not need.
 """
 
 import contextlib
@@ -26,8 +27,8 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class ChildFailed(Temporary):
-    """A child process gave no answer: it could not be started, was too slow, or printed too much. `output` is what one
-    that was too slow had printed."""
+    """A child process returned no result: it could not be started, was too slow, or printed too much. `output` is what
+    a slow one had printed."""
 
     def __init__(self, why: Literal["start", "time", "size"], message: str, output: bytes = b"") -> None:
         super().__init__(message)
@@ -36,14 +37,14 @@ class ChildFailed(Temporary):
 
 
 class Finished(NamedTuple):
-    """`code` is the exit code, or the signal's number below zero."""
+    """`code` is the exit code, or the negative number of the signal."""
 
     code: int
     output: bytes
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
-    """The command for a module of ours. -P: nothing is imported from the folder that the parent was started in."""
+    """The command for one of our modules. -P: nothing is imported from the parent's working directory."""
     program = f"import runpy, sys; del sys.path[0]; runpy.run_module({name!r}, run_name='__main__', alter_sys=True)"
     options = ["-P", "-m", name] if sys.version_info >= (3, 11) else ["-c", program]
     return [sys.executable, *options, *arguments]
@@ -57,14 +58,14 @@ def spawn(
     stderr: int | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start a child in a process group of its own, without a shell. Raises OSError."""
+    """Start a child in its own process group, without a shell. Raises OSError."""
     return subprocess.Popen(  # noqa: S603
         command, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True, env=environment
     )
 
 
 def die_with_parent() -> None:
-    """In a child: be killed when the parent is. Elsewhere than on Linux nothing happens."""
+    """Called in a child: it is killed when its parent dies. Linux only."""
     import ctypes  # noqa: PLC0415 - parents do without it
 
     with contextlib.suppress(OSError, AttributeError):
@@ -72,7 +73,7 @@ def die_with_parent() -> None:
 
 
 class ForkedProcess:
-    """A forked child with pipes, as far as it is used like a Popen."""
+    """A forked child with pipes: the part of Popen that is used."""
 
     def __init__(self, pid: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
         self.pid = pid
@@ -103,8 +104,8 @@ Spawned = subprocess.Popen[bytes] | ForkedProcess
 
 
 def fork(live: Callable[[int, int], NoReturn]) -> ForkedProcess:
-    """A fork of this process, which may have no other threads: a fork has only one, and the locks of all. It calls
-    `live` with the descriptors of its input and its output. Raises OSError."""
+    """Fork this process, which must have no other threads: the child would have only one, and the locks of all. It
+    calls `live` with the descriptors of its input and its output. Raises OSError."""
     (stdin, write), (read, stdout) = os.pipe(), os.pipe()
     try:
         pid = os.fork()
@@ -128,9 +129,8 @@ def run(
     stderr: int | None = subprocess.DEVNULL,
     environment: Mapping[str, str] | None = None,
 ) -> Finished:
-    """What the command prints, and its exit code. Blocks; call it in a thread where that matters. `body` is its
-    standard input, `environment` takes the place of this process's. Raises ChildFailed, after the child and all that it
-    started were killed."""
+    """Run the command; returns its output and exit code. Blocks. `body` is its standard input, `environment` replaces
+    that of this process. Raises ChildFailed, after the child and everything it started were killed."""
     name = Path(command[0]).name
     try:
         with _open_input(body) as stdin:
@@ -145,7 +145,7 @@ def run(
             raise ChildFailed("size", f"{name} printed more than {bytes_at_most} bytes.")
         if is_whole:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                # One that has closed its output is about to end.
+                # A child that has closed its output is about to exit.
                 return Finished(child.wait(max(_REAP_SECONDS, ends_at - time.monotonic())), bytes(output))
         raise ChildFailed("time", f"{name} did not answer within {seconds:g} s.", bytes(output))
     finally:
@@ -153,7 +153,7 @@ def run(
 
 
 def _open_input(body: bytes) -> IO[bytes]:
-    """A file in memory: a child that does not read would block a parent that writes into a pipe."""
+    """A file in memory: a child that does not read would block a parent that writes to a pipe."""
     if not body:
         return open(os.devnull, "rb")  # noqa: PTH123 - as a file object
     file = os.fdopen(os.memfd_create("input"), "w+b")
@@ -163,8 +163,8 @@ def _open_input(body: bytes) -> IO[bytes]:
 
 
 def _read_all(descriptor: int, body: bytearray, ends_at: float, bytes_at_most: int) -> bool:
-    """Adds what another process writes until it closes the pipe, cut behind `bytes_at_most`; False when it does not
-    close it by `ends_at` (monotonic)."""
+    """Adds what another process writes until it closes the pipe, cut after `bytes_at_most`; False if it does not close
+    it by `ends_at` (monotonic)."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     while poll.poll(max(0.0, ends_at - time.monotonic()) * 1000):
@@ -176,22 +176,22 @@ def _read_all(descriptor: int, body: bytearray, ends_at: float, bytes_at_most: i
 
 
 def kill(child: Spawned, seconds: float = _REAP_SECONDS) -> None:
-    """Kill a child and its group, and wait a moment for its end; one that is stuck in the kernel is left to it."""
+    """Kill a child and its group and wait a moment for its exit; one that is stuck in the kernel is abandoned."""
     _signal(child, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(seconds)
 
 
 async def start(command: Sequence[str], *, stdin: int = subprocess.PIPE, stdout: int = subprocess.PIPE) -> "Process":
-    """A child of the running event loop, in a process group of its own; `end` it. Raises OSError."""
+    """Start a child of the running event loop in its own process group; `end` it. Raises OSError."""
     from asyncio import create_subprocess_exec  # noqa: PLC0415 - see the module
 
     return await create_subprocess_exec(*command, stdin=stdin, stdout=stdout, start_new_session=True)
 
 
 async def end(child: "Process", patience: float = 0.0) -> int:
-    """End a child and its group: by SIGTERM where it has `patience` seconds for that, then by SIGKILL. Returns its exit
-    code. A child that has ended by itself leaves nothing to do."""
+    """End a child and its group: with SIGTERM if it has `patience` seconds, then with SIGKILL. Returns its exit code.
+    Harmless if the child has exited."""
     from asyncio import TimeoutError as TimeIsUp  # noqa: PLC0415 - see the module; in Python 3.10 not the built-in one
     from asyncio import wait_for  # noqa: PLC0415 - the same
 
@@ -204,7 +204,7 @@ async def end(child: "Process", patience: float = 0.0) -> int:
 
 
 def _signal(child: "Spawned | Process", number: int) -> None:
-    """To the whole group, until the end of its leader was noted: from then on the number may be another's."""
+    """Signal the whole group, unless its leader was reaped: then the number may belong to another group."""
     if child.returncode is not None:
         return
     with contextlib.suppress(ProcessLookupError):

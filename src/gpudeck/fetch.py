@@ -1,7 +1,8 @@
-"""The hub's HTTP client: with a deadline, a size limit, and untrusted answers. Connections are reused.
+"""The hub's HTTP client: with a deadline, a size limit, and protection against untrusted addresses. Connections are
+reused.
 
-Names of hosts that were added or discovered could lead to the hub's own machine or to a cloud's metadata service. So
-the addresses that a name resolves to are checked, and the checked address is connected to.
+Names of hosts that were added or discovered could resolve to the hub's own machine or to a cloud's metadata service. So
+the resolved addresses are checked, and the connection goes to a checked address.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ from gpudeck.model.errors import Refused, Temporary, UsageError
 from gpudeck.model.target import Target
 
 log = logging.getLogger(__name__)
-# It would log every question, with the whole address and the secrets in it.
+# It would log every request, with the whole URL and the secrets in it.
 logging.getLogger("httpx").setLevel(logging.WARNING)
 
 MAX_BYTES = 8 * 1024 * 1024
@@ -62,20 +63,20 @@ _NO_HOST = IPv4Network("0.0.0.0/8")
 
 
 class AddressGuard:
-    """Checks addresses before they are connected to. `allowed` are networks in which local addresses are permitted."""
+    """Checks addresses before connecting. `allowed` are networks in which local addresses are permitted."""
 
     def __init__(self, name: str, allowed: Iterable[str]) -> None:
-        """`name` is what people call the host."""
+        """`name` is the display name of the host."""
         self._name = name
         self._allowed = _networks(tuple(allowed))
 
     @classmethod
     def of(cls, target: Target) -> "AddressGuard | None":
-        """None for a host of the operator's own configuration: it may be anywhere."""
+        """None for a host of the operator's own configuration: it may have any address."""
         return None if target.local_networks is None else cls(target.name, target.local_networks)
 
     def check(self, address: str) -> None:
-        """Raises Refused for a local address that is not allowed. `address` is numeric; a zone (%eth0) is left out."""
+        """Raises Refused for a local address that is not allowed. `address` is numeric; a zone (%eth0) is ignored."""
         shown = address.partition("%")[0]
         resolved = _unwrap(ip_address(shown))
         kind = _kind_of(resolved)
@@ -87,7 +88,7 @@ class AddressGuard:
         )
 
     async def resolve(self, host: str, port: int) -> list[str]:
-        """The numeric addresses of a host, all of them checked. Raises Refused, and OSError where it has none."""
+        """The numeric addresses of a host, all checked. Raises Refused, and OSError if it has none."""
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in await look_up(host, port)))
         for address in addresses:
             self.check(address)
@@ -95,23 +96,23 @@ class AddressGuard:
 
 
 AddressInfo = tuple[int, int, int, str, tuple[Any, ...]]
-"""As `socket.getaddrinfo` gives it: family, kind, protocol, name, and the address with its port."""
+"""A result of `socket.getaddrinfo`: family, kind, protocol, name, and the address with its port."""
 
 _LANES: Final = {"known": 8, "new": 6, "failed": 2}
-"""Lookups at once, of names that resolved before, of those that were never asked for, and of those that failed."""
+"""Concurrent lookups: of names that resolved before, of new ones, and of those that failed."""
 _FAILED_FOR: Final = 60.0
 _MAX_NAMES: Final = 100_000
 
 
 class Lookups:
-    """Names become addresses, a few at once: names that do not resolve, which are not asked for again for a minute,
-    must not keep others waiting. Threads are its own. One event loop owns it."""
+    """Resolves names, a few at a time: names that do not resolve must not delay others, and are not tried again for a
+    minute. Uses its own threads. One event loop owns it."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(sum(_LANES.values()), "lookup")
         self._lanes = {name: asyncio.Semaphore(count) for name, count in _LANES.items()}
         self._names: dict[str, tuple[float, OSError] | None] = {}
-        """Those that were asked for: None where they resolve, else until when they are not asked for again, and why."""
+        """Known names: None if they resolve, else until when they are not tried again, and why."""
 
     async def find(self, host: str, port: int) -> list[AddressInfo]:
         loop = asyncio.get_running_loop()
@@ -145,7 +146,7 @@ _lookups: "WeakKeyDictionary[asyncio.AbstractEventLoop, Lookups]" = WeakKeyDicti
 
 
 async def look_up(host: str, port: int) -> list[AddressInfo]:
-    """The addresses of a host, for TCP, by the lookups of this event loop. Raises OSError where it has none."""
+    """The addresses of a host, for TCP, with the lookups of this event loop. Raises OSError if it has none."""
     loop = asyncio.get_running_loop()
     lookups = _lookups.get(loop)
     if lookups is None:
@@ -163,7 +164,7 @@ def _networks(texts: tuple[str, ...]) -> tuple[IPv4Network | IPv6Network, ...]:
 
 
 def _unwrap(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """The IPv4 address that one of IPv6 leads to, if it does."""
+    """The IPv4 address embedded in an IPv6 one, if there is one."""
     if isinstance(address, IPv4Address):
         return address
     if address in _NAT64:
@@ -180,7 +181,7 @@ def _kind_of(address: IPv4Address | IPv6Address) -> str | None:
         return "link-local"
     if address.is_multicast:
         return "multicast"
-    # On Linux 0.0.0.0 and :: lead to this machine itself.
+    # On Linux 0.0.0.0 and :: mean this machine.
     is_none = address in _NO_HOST if isinstance(address, IPv4Address) else address.is_unspecified
     return "unspecified" if is_none or address.is_reserved else None
 
@@ -192,11 +193,11 @@ class HttpResponse(Struct, frozen=True):
 
 
 class Fetcher:
-    """Asks one server, over a connection that is kept. Follows no redirect and knows no proxy.
+    """Requests to one server over a persistent connection. Follows no redirects and uses no proxy.
 
-    `deadline` is for a whole question; an answer of more than `bytes_at_most`, unpacked, is not read to its end.
-    `guard` checks addresses before they are connected to. Errors hold no word of the answer's body, as every viewer
-    reads them; its beginning is logged at DEBUG.
+    `deadline` is for a whole request; an answer larger than `bytes_at_most`, decompressed, is not read to its end.
+    `guard` checks addresses before connecting. Errors never contain the answer's body, because every reader sees them;
+    its beginning is logged at DEBUG.
     """
 
     def __init__(
@@ -221,14 +222,14 @@ class Fetcher:
     async def get(
         self, url: str, headers: Mapping[str, str] | None = None, deadline: float | None = None
     ) -> HttpResponse:
-        """The answer, if its status is 200. Raises Refused for 401 and 403 and for what is no address, Temporary for
-        anything else. A body comes unpacked, unless `headers` ask for an encoding other than gzip."""
+        """The body, if the status is 200. Raises Refused for 401, 403 and invalid addresses, Temporary for anything
+        else. It is decompressed, unless `headers` ask for another encoding than gzip."""
         return await self._request("GET", url, None, headers, self._deadline if deadline is None else deadline)
 
     async def post(
         self, url: str, body: bytes, headers: Mapping[str, str] | None = None, *, accept: Collection[int] = ()
     ) -> HttpResponse:
-        """As `get`, for servers that want their questions posted. Answers with a status of `accept` are returned."""
+        """`get` with POST. Answers with a status in `accept` are returned."""
         return await self._request("POST", url, body, headers, self._deadline, accept=accept)
 
     async def close(self) -> None:
@@ -276,7 +277,8 @@ class Fetcher:
     async def _locate(
         self, url: httpx.URL, headers: dict[str, str]
     ) -> tuple[httpx.URL, dict[str, str], dict[str, Any]]:
-        """Where to ask, and how. With a guard that is a checked address, under the server's own name."""
+        """The URL and headers to use. With a guard, the URL has a checked address, and the server's own name is
+        kept."""
         if self._guard is None:
             return url, headers, {}
         if not self._addresses:
@@ -285,8 +287,8 @@ class Fetcher:
         return place, headers | {"Host": url.netloc.decode("ascii")}, {"sni_hostname": url.host}
 
     async def _read(self, response: httpx.Response, shown: str) -> bytes:
-        """The body, unpacked here and not by httpx: that unpacks each piece whole, and a small piece may be made to
-        fill all memory."""
+        """The body, decompressed here and not by httpx, which decompresses each chunk whole: a small one may fill all
+        memory."""
         pieces, size, limit = list[bytes](), 0, self._bytes_at_most
         decoder, budget = _ContentDecoder(response, shown), LoopBudget()
         async for received in response.aiter_raw():
@@ -299,12 +301,12 @@ class Fetcher:
                     raise Temporary(f"{shown} answers more than {limit / 2**20:g} MiB.")
                 await budget.checkpoint()
         decoder.check_end()
-        # Joining large ones leaves Python's lock to others.
+        # Joining large ones releases the GIL.
         return b"".join(pieces) if size < _UNPACKED_AT_ONCE else await asyncio.to_thread(b"".join, pieces)
 
 
 class BlockingFetcher:
-    """As Fetcher, for threads. `seconds` is for each step of a question. Answers of every status are returned."""
+    """Fetcher for threads. `seconds` is for each step of a request. Answers of every status are returned."""
 
     def __init__(self, *, seconds: float, connections: int = 1, trust: ssl.SSLContext | None = None) -> None:
         self._client = httpx.Client(
@@ -318,8 +320,8 @@ class BlockingFetcher:
     def post(
         self, url: str, body: bytes, headers: Mapping[str, str], *, bytes_at_most: int, is_cut: bool = False
     ) -> HttpResponse:
-        """The answer. Raises Temporary where there is none, or one of more than `bytes_at_most`, unless it may be cut
-        there; Refused for what is no address."""
+        """The answer. Raises Temporary if there is none, or one larger than `bytes_at_most` that may not be cut;
+        Refused for an invalid address."""
         shown = show_url(url)
         try:
             with self._client.stream("POST", url, content=body, headers=headers) as response:
@@ -352,7 +354,7 @@ def _response_of(response: httpx.Response, body: bytes) -> HttpResponse:
 
 
 def _parse(url: str) -> httpx.URL:
-    """Raises InvalidURL; also for a port that is none, over which the system would stumble in its own way."""
+    """Raises InvalidURL, also for an invalid port, on which the system would fail with another error."""
     parsed = httpx.URL(url)
     if parsed.port is not None and not 0 < parsed.port <= 65535:
         raise httpx.InvalidURL(f"Invalid port: {parsed.port}")
@@ -360,7 +362,7 @@ def _parse(url: str) -> httpx.URL:
 
 
 class _ContentDecoder:
-    """Decodes the content encoding of an answer: none, gzip, or what the caller asked for and decodes itself."""
+    """Decodes the content encoding of an answer: none, gzip, or one that the caller requested and decodes itself."""
 
     def __init__(self, response: httpx.Response, shown: str) -> None:
         encoding = response.headers.get("content-encoding", "").strip().lower()
@@ -371,7 +373,7 @@ class _ContentDecoder:
         self._gzip = zlib.decompressobj(wbits=31) if encoding.endswith("gzip") else None
 
     def open(self, piece: bytes) -> tuple[bytes, bytes]:
-        """The beginning of a piece, unpacked to at most 1 MiB, and the rest of the piece."""
+        """The beginning of a chunk, decompressed to at most 1 MiB, and the rest of the chunk."""
         if self._gzip is None:
             return piece, b""
         try:
@@ -406,18 +408,18 @@ def _check_status(shown: str, response: httpx.Response, body: bytes) -> None:
 
 
 def content_kind(content_type: str) -> str:
-    """The media type, such as text/html, without its parameters; an empty text for what is none."""
+    """The media type, such as text/html, without parameters; empty if it is invalid."""
     found = _MEDIA_TYPE.match(content_type)
     return found[1].lower() if found else ""
 
 
 def log_beginning(shown: str, body: bytes) -> None:
-    """Logs how an answer that is of no use begins."""
+    """Logs the beginning of a useless answer."""
     log.debug("%s answers what begins with: %s", shown, clean(body[: 4 * _LOGGED].decode(errors="replace"))[:_LOGGED])
 
 
 def explain(error: Exception) -> str:
-    """The innermost reason, in the words of the system, and never in those of the server."""
+    """The innermost reason in the system's words, never in the server's."""
     while isinstance(error.__cause__ or error.__context__, Exception):
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -430,19 +432,19 @@ def explain(error: Exception) -> str:
         is_cut = str(error).startswith("peer closed connection")
         return "it breaks off in the middle of its answer" if is_cut else "what it says is no HTTP"
     if isinstance(error, OSError) and error.strerror:
-        # asyncio writes an address into its texts; errors in names have a number of their own, below zero.
+        # asyncio adds addresses to its texts; name lookups have negative error numbers of their own.
         return (os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror).lower()
     return str(error).rstrip(".") or type(error).__name__
 
 
 @cache
 def shared_trust() -> ssl.SSLContext:
-    """The certificates that this machine believes; loaded once, as that takes longer than many questions."""
+    """The CA certificates of this machine; loaded once, because that takes longer than many requests."""
     return ssl.create_default_context()
 
 
 def trust_from(ca_file: str) -> ssl.SSLContext:
-    """Only certificates signed by those in the file. Raises UsageError when it holds none."""
+    """Trust only certificates signed by those in the file. Raises UsageError if it contains none."""
     try:
         path = Path(ca_file).expanduser()
         return _load_trust(path, path.stat().st_mtime_ns)
@@ -453,5 +455,5 @@ def trust_from(ca_file: str) -> ssl.SSLContext:
 
 @lru_cache(maxsize=8)
 def _load_trust(path: Path, changed_ns: int) -> ssl.SSLContext:
-    """Once for all hosts until the file changes: reading certificates takes longer than a question."""
+    """Cached until the file changes: reading certificates takes longer than a request."""
     return ssl.create_default_context(cafile=str(path))

@@ -1,5 +1,5 @@
-"""HTTP to a hub, for agents and the command line: direct or through a proxy, with verified certificates and errors in
-plain words. The hub's own requests to others use `fetch`."""
+"""HTTP to a hub, for agents and the command line: direct or through a proxy, with verified certificates and clear
+errors. The hub's own requests to others use `fetch`."""
 
 import contextlib
 import ipaddress
@@ -16,17 +16,15 @@ from gpudeck.model.errors import UsageError
 from gpudeck.model.settings import is_loopback
 
 TROUBLE = (urllib3.exceptions.HTTPError, OSError, UnicodeError)
-"""What a question raises where nothing answers, or no HTTP."""
+"""The exceptions of a failed request: no answer, or an answer that is not HTTP."""
 TIMEOUT = urllib3.Timeout(connect=5.0, read=15.0)
 
 
 def open_pool(
     hub: str, ca_file: str | None = None, proxy: str = "none", *, connections: int = 1
 ) -> urllib3.PoolManager:
-    """Up to so many kept connections to a hub; connects to nothing yet. `proxy` as in AgentSettings. Raises UsageError.
-
-    With a `ca_file` only certificates signed by those in it are believed, else those that this machine believes.
-    """
+    """A pool of connections to a hub; connects to nothing yet. `proxy` as in AgentSettings. Raises UsageError. With a
+    `ca_file`, only certificates signed by those in it are trusted, else those of this machine."""
     context = _trust(ca_file) if ca_file is not None else None
     through = find_proxy(hub, proxy)
     if through is None:
@@ -53,9 +51,9 @@ def ask(
     body: bytes | None = None,
     is_stream: bool = False,
 ) -> urllib3.BaseHTTPResponse:
-    """One question to a hub, and its answer, unpacked. Redirections are answers too. `timeout` is for each step, in
-    seconds. A stream is read, and closed, by the caller. Raises one of TROUBLE."""
-    # On one machine sending costs less than packing.
+    """Send one request to a hub; returns its answer, decompressed. Redirects are not followed. `timeout` is for each
+    step, in seconds. A stream is read and closed by the caller. Raises one of TROUBLE."""
+    # On one machine sending costs less than compressing.
     packed = {} if is_loopback(urlsplit(url).hostname or "") else {"Accept-Encoding": "gzip"}
     return pool.request(
         method,
@@ -69,7 +67,7 @@ def ask(
 
 
 def find_proxy(hub: str, proxy: str) -> str | None:
-    """The proxy's URL, which may hold a password; None where the hub is reached straight. Raises UsageError."""
+    """The proxy's URL, which may contain a password; None for a direct connection. Raises UsageError."""
     if proxy == "none":
         return None
     found = _of_environment(hub) if proxy == "environment" else proxy
@@ -77,7 +75,8 @@ def find_proxy(hub: str, proxy: str) -> str | None:
 
 
 def _of_environment(hub: str) -> str | None:
-    """As other programs read HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY; never for this machine itself."""
+    """From HTTPS_PROXY, HTTP_PROXY, ALL_PROXY and NO_PROXY, as other programs read them; never for this machine
+    itself."""
     from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - takes 20 ms
 
     parts = urlsplit(hub)
@@ -89,7 +88,7 @@ def _of_environment(hub: str) -> str | None:
 
 
 def _is_left_out(host: str) -> bool:
-    """Whether an address is of this machine, or in a network that NO_PROXY names (10.0.0.0/8)."""
+    """Whether an address is on this machine, or in a network of NO_PROXY (10.0.0.0/8)."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -102,7 +101,7 @@ def _is_left_out(host: str) -> bool:
 
 
 def _split_login(proxy: str) -> tuple[str, dict[str, str]]:
-    """The URL without name and password, and the header that carries them."""
+    """The URL without name and password, and the header with them."""
     parts = urlsplit(proxy)
     if parts.username is None:
         return proxy, {}
@@ -115,7 +114,7 @@ def _trust(ca_file: str) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=str(Path(ca_file).expanduser()))
     except (OSError, RuntimeError) as error:
-        # An ssl.SSLError is an OSError whose text is OpenSSL's: it means that no certificate is in the file.
+        # An ssl.SSLError is an OSError with OpenSSL's text: the file contains no certificate.
         reason = "it holds no certificate" if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
         raise UsageError(
             f"the certificates in {ca_file} cannot be read: {(reason or str(error)).lower()}.",
@@ -124,18 +123,18 @@ def _trust(ca_file: str) -> ssl.SSLContext:
 
 
 def is_tls_failure(error: BaseException | None) -> bool:
-    """Whether TLS failed, most often because the certificate is not trusted."""
+    """Whether TLS failed, usually because the certificate is not trusted."""
     return isinstance(error, urllib3.exceptions.SSLError | ssl.SSLError)
 
 
 def find_distrust(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
-    """Why the certificate is not trusted; None for another error."""
+    """Why the certificate is not trusted; None for other errors."""
     errors = () if error is None else (error, *error.args)
     return next((one for one in errors if isinstance(one, ssl.SSLCertVerificationError)), None)
 
 
 def explain(error: Exception) -> str:
-    """The innermost reason and, where a person can do something about it, what."""
+    """The innermost reason and, if there is a remedy, the next step."""
     is_proxy = False
     while True:
         is_proxy = is_proxy or isinstance(error, urllib3.exceptions.ProxyError)

@@ -1,7 +1,7 @@
-"""Which hub commands and the client ask, and the saved login (`gpudeck login`).
+"""Which hub the commands and the client use, and the saved login (`gpudeck login`).
 
-In this order: what the user names, $GPUDECK_HUB, the saved login, for commands `agent.hub` or `listen` of the
-configuration found, the hub that this machine's agent reports to, http://127.0.0.1:8042.
+In this order: an explicit address, $GPUDECK_HUB, the saved login, for commands `agent.hub` or `listen` of the
+configuration found, the hub of this machine's agent, http://127.0.0.1:8042.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ HUB_VARIABLE: Final = "GPUDECK_HUB"
 
 
 class HubChoice(NamedTuple):
-    """An address, or several separated by commas, and what names it: `--hub`, `$GPUDECK_HUB`, `the saved login`, …"""
+    """An address, or several separated by commas, and its origin: `--hub`, `$GPUDECK_HUB`, `the saved login`, …"""
 
     url: str
     named_by: str
@@ -36,7 +36,7 @@ class SavedLogin(Struct, frozen=True):
 
 
 def find_hub(option: str | None = None, find_configured: Callable[[], HubChoice | None] | None = None) -> HubChoice:
-    """The hub to ask; `option` is what a user named. Raises UsageError for an address that makes no sense."""
+    """The hub to use; `option` is an explicit address. Raises UsageError for an invalid address."""
     if option:
         return HubChoice(check_address(option), "--hub")
     if named := os.environ.get(HUB_VARIABLE):
@@ -59,7 +59,7 @@ def check_address(text: str) -> str:
 
 
 def find_token(hub: str) -> str | None:
-    """$GPUDECK_TOKEN, or the token of the saved login if that is for this hub: it goes to no other one."""
+    """$GPUDECK_TOKEN, or the token of the saved login if that is for this hub: it is sent to no other one."""
     if named := os.environ.get("GPUDECK_TOKEN"):
         return named
     saved = load_login()
@@ -76,7 +76,7 @@ def login_file() -> Path:
 
 
 def load_login() -> SavedLogin | None:
-    """None where there is none, or it cannot be read."""
+    """None if there is none, or if it cannot be read."""
     try:
         return msgspec.json.decode(login_file().read_bytes(), type=SavedLogin)
     except (OSError, UsageError, msgspec.DecodeError):
@@ -84,7 +84,7 @@ def load_login() -> SavedLogin | None:
 
 
 def save_login(login: SavedLogin) -> Path:
-    """For this user alone. Raises OSError."""
+    """Readable by this user only. Raises OSError."""
     file = login_file()
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     from gpudeck.agent.token_file import replace_file  # noqa: PLC0415 - seldom needed

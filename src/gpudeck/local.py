@@ -23,7 +23,7 @@ from gpudeck.views.this_machine import read_this_machine
 
 
 class NotFree(GpudeckError):
-    """There are not enough such GPUs that are free now."""
+    """There are not enough suitable free GPUs."""
 
 
 class ThisMachine(Struct, frozen=True):
@@ -35,8 +35,8 @@ class ThisMachine(Struct, frozen=True):
 
     def take(self, gpus: int = 1, *, memory: int | str | None = None, model: str | None = None) -> list[CandidateGpu]:
         """Choose the best of the usable GPUs and set the variable of their vendor (CUDA_VISIBLE_DEVICES,
-        ROCR_VISIBLE_DEVICES) for this process: call it before a library initialises the GPUs. It claims nothing: use
-        `gpudeck wait`, or `Client.wait`, where others do the same. Raises NotFree."""
+        ROCR_VISIBLE_DEVICES) for this process; call it before a library initialises the GPUs. It claims nothing: if
+        others do the same, use `gpudeck wait` or `Client.wait`. Raises NotFree."""
         if gpus < 1:
             raise UsageError(f"gpus={gpus}: take at least one GPU.")
         try:
@@ -69,13 +69,13 @@ class ThisMachine(Struct, frozen=True):
 
 
 def here(settings: CollectorSettings | None = None) -> ThisMachine:
-    """Which GPUs of this machine can be used now, read from its drivers, without a hub. Takes about a second."""
+    """The GPUs of this machine that can be used now, read from its drivers, without a hub. Takes about a second."""
     (host,) = read_this_machine(settings or CollectorSettings()).hosts
     return ThisMachine(host, rank(find_usable(candidates([host]))))
 
 
 def find_usable(gpus: list[CandidateGpu]) -> list[CandidateGpu]:
-    """GPUs of this machine that are usable, without those that its own queue has granted to others."""
+    """The usable GPUs of this machine, without those that its local queue has granted to others."""
     usable = [gpu for gpu in gpus if is_usable(gpu, ())]
     taken = taken_here(gpu.uuid for gpu in usable)
     return [gpu for gpu in usable if gpu.uuid not in taken]

@@ -123,7 +123,7 @@ class Settings(Struct, frozen=True):
 
 
 def redirect_problem(settings: Settings) -> str | None:
-    """Why providers could not send users back; None where they can."""
+    """Why providers could not redirect users back; None if they can."""
     url = settings.public_url
     if not settings.login.oidc:
         return None
@@ -138,13 +138,14 @@ def redirect_problem(settings: Settings) -> str | None:
 
 
 def _ways(hosts: Hosts, discovery: DiscoverySettings) -> set[str]:
-    """On which ways hosts are read that the settings name, or whose list they name."""
+    """The sources of the configured hosts and host lists."""
     lists = (discovery.hosts_files, discovery.file_sd, discovery.http_sd, discovery.consul)
     return {named.via for named in (*hosts, *(each for one in lists for each in one))}
 
 
 def exposure_problem(listen: Address, read: str | None, file: str = "") -> str | None:
-    """Why a hub may not listen there without a decision; None when it may. `file` is where that belongs, if known."""
+    """Why the hub may not listen there without the setting `read`; None if it may. `file` is where to add it, if
+    known."""
     if read is not None or is_loopback(listen.host):
         return None
     return (
@@ -155,8 +156,8 @@ def exposure_problem(listen: Address, read: str | None, file: str = "") -> str |
 
 
 def find_missing_extras(settings: Settings) -> list[UsageError]:
-    """An error for each extra that a hub with these settings needs and that is not installed here. Reads files with
-    addresses of channels."""
+    """An error for each extra that these settings need and that is not installed. Reads files with channel
+    addresses."""
     channels = ", ".join(list_apprise_channels(settings.notify))
     wanted: list[tuple[Extra, str]] = []
     if settings.database is not None:
@@ -171,7 +172,7 @@ def find_missing_extras(settings: Settings) -> list[UsageError]:
 
 
 def grouped_usage(settings: Settings) -> UsageSettings:
-    """The settings of usage reports, with the groups of `users` and those of `usage.groups`."""
+    """The settings of usage reports, with the groups of `users` and of `usage.groups`."""
     return replace(settings.usage, groups=groups_with(settings.usage.groups, settings.users))
 
 
@@ -184,7 +185,7 @@ def find_file(config: Path | None) -> Path | None:
 
 
 def load_settings(config: Path | None) -> tuple[Settings, Path | None]:
-    """The settings and the file they come from, if there is one. Raises ConfigurationError with every mistake."""
+    """The settings and their file, if there is one. Raises ConfigurationError with all mistakes."""
     file = find_file(config)
     try:
         return (Settings(), None) if file is None else (load_file(file, Settings), file)
@@ -193,7 +194,7 @@ def load_settings(config: Path | None) -> tuple[Settings, Path | None]:
 
 
 def own_address(settings: Settings) -> str:
-    """Where the hub with these settings is reached on its own machine."""
+    """The URL of the hub with these settings on its own machine."""
     scheme = "http" if settings.tls is None else "https"
     listen = settings.listen
     host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(listen.host, listen.host)  # noqa: S104
@@ -201,7 +202,7 @@ def own_address(settings: Settings) -> str:
 
 
 def find_data_dir(settings: Settings) -> Path:
-    """The data folder, made if it is not there. Raises UsageError when it cannot be written."""
+    """The data folder, created if needed. Raises UsageError if it is not writable."""
     folder = choose_data_dir(settings)
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -225,7 +226,7 @@ def choose_data_dir(settings: Settings) -> Path:
 
 
 def choose_outbox_dir(settings: Settings) -> str:
-    """The folder in which the agent keeps reports, or `none`: also for a user without a home folder."""
+    """The folder in which the agent keeps reports, or `none`; works for a user without a home folder."""
     named = settings.agent.outbox_dir
     try:
         if named is None:
@@ -236,7 +237,7 @@ def choose_outbox_dir(settings: Settings) -> str:
 
 
 def _home() -> Path | None:
-    """None for a user whom the system does not know, as in many containers, when $HOME does not name it either."""
+    """None for a user unknown to the system, as in many containers, if $HOME is not set either."""
     try:
         return Path.home()
     except RuntimeError:
@@ -244,7 +245,7 @@ def _home() -> Path | None:
 
 
 def _working_folder() -> Path | None:
-    """None when it has been deleted."""
+    """None if it was deleted."""
     try:
         return Path.cwd()
     except FileNotFoundError:
@@ -252,8 +253,8 @@ def _working_folder() -> Path | None:
 
 
 def find_own_token(hub: str, config: Path | None = None) -> str | None:
-    """None where there is none. The token of this machine's hub goes to no other machine; a user who may read its file
-    may do everything there anyway."""
+    """The token of this machine's hub, or None. It is sent to no other machine; a user who can read its file has full
+    access there anyway."""
     if named := os.environ.get(VARIABLE):
         return named
     if not all(is_loopback(urlsplit(one).hostname or "") for one in split_hubs(hub)):

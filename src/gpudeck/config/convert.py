@@ -1,6 +1,6 @@
-"""YAML text → settings. Nothing is executed and everything is bounded. A value that does not fit is noted and its
-neighbours are still read; secrets are never shown. Values are read as they are written: YAML 1.1 would make False, 8
-and 1350 of `no`, `010` and `22:30`."""
+"""YAML text → settings. Nothing is executed and all sizes are bounded. An invalid value is noted while its neighbours
+are still read; secrets are never shown. Values are read as written: YAML 1.1 would turn `no`, `010` and `22:30` into
+False, 8 and 1350."""
 
 import math
 import re
@@ -37,12 +37,12 @@ _Supported = (
 
 
 Check = Callable[[Any], Iterable[tuple[Any, str]]]
-"""Looks at the items of a list together; yields the index of each that does not fit to the others, and why."""
+"""Checks the items of a list together; yields the index of each invalid one, and why."""
 
 
 class Option(NamedTuple):
-    """One type that a value may have. `mark` makes it special: `duration`, `size`, `memory` or `address`. `words` say
-    what a pattern says. `check` is `config_check` of a list or mapping: problems by index or name."""
+    """One type that a value may have. `mark` is a special kind: `duration`, `size`, `memory` or `address`. `words`
+    describe a pattern. `check` is the `config_check` of a list or mapping: problems by index or name."""
 
     info: _Supported
     mark: str = ""
@@ -51,7 +51,7 @@ class Option(NamedTuple):
 
 
 def options_of(info: inspect.Type, mark: str = "", words: str = "") -> list[Option]:
-    """The types behind unions and annotations. Raises TypeError for one that no file can hold: a bug of ours."""
+    """The types behind unions and annotations. Raises TypeError for a type that no file can express: a bug of ours."""
     if isinstance(info, inspect.Metadata):
         extra = info.extra or {}
         options = options_of(info.type, extra.get("config", mark), extra.get("config_words", words))
@@ -69,12 +69,12 @@ def options_of(info: inspect.Type, mark: str = "", words: str = "") -> list[Opti
 
 
 def is_section(option: Option) -> bool:
-    """Whether the option is a struct that is written as settings of its own, not as one value."""
+    """Whether the option is a struct written as a section of settings, not as one value."""
     return isinstance(option.info, inspect.StructType) and option.mark != "address"
 
 
 def shorthand_of(option: Option) -> str:
-    """The setting of a section that may stand for all of it, as in `- gpu01` for `- name: gpu01`; mostly none."""
+    """The setting that may stand for the whole section, as in `- gpu01` for `- name: gpu01`; usually none."""
     return getattr(option.info.cls, "config_shorthand", "") if isinstance(option.info, inspect.StructType) else ""
 
 
@@ -85,7 +85,7 @@ def is_scalar(option: Option) -> bool:
 
 
 def expect(options: Iterable[Option]) -> str:
-    """What may stand there, in words: `a duration such as 10s, at least 1s`."""
+    """The expected value in words: `a duration such as 10s, at least 1s`."""
     named = [option for option in options if not isinstance(option.info, inspect.NoneType)]
     return " or ".join(dict.fromkeys(map(_expect_one, named))) or "nothing"
 
@@ -148,17 +148,17 @@ def _expect_number(info: Number, mark: str) -> str:
 
 
 def number_writer(mark: str) -> Callable[[float], str]:
-    """How a number of this kind is written in the file."""
+    """The function that writes a number of this kind as in the file."""
     return {"duration": format_duration, "size": format_size, "memory": format_memory}.get(mark, _write_number)
 
 
 def format_size(size_bytes: float) -> str:
-    """The exact way to write a size with the smallest number that `parse_bytes` reads back as the same."""
+    """The exact text with the smallest number that `parse_bytes` reads back as the same size."""
     return _format_bytes(size_bytes, [unit for unit in BYTES_OF_UNIT if unit])
 
 
 def format_memory(memory_bytes: float) -> str:
-    """An amount of memory as `parse_memory` reads it back, if it is whole KiB."""
+    """An amount of memory that `parse_memory` reads back, if it is whole KiB."""
     return _format_bytes(memory_bytes, [unit for unit in BYTES_OF_UNIT if unit.endswith("i")])
 
 
@@ -174,21 +174,21 @@ def _write_number(number: float) -> str:
 
 
 def default_of(field: inspect.Field, base: Struct | None) -> object:
-    """What a setting is when it is left out; NODEFAULT when it has to be set."""
+    """The default of a setting; NODEFAULT if it is required."""
     if base is not None:
         return getattr(base, field.name)
     return field.default if field.default_factory is NODEFAULT else field.default_factory()
 
 
 def base_for(info: inspect.StructType, default: object) -> Struct | None:
-    """The default of a section, where it can fill in for settings left out of that section."""
+    """The default of a section, if it can supply settings left out of that section."""
     return default if isinstance(default, Struct) and type(default) is info.cls else None
 
 
 T = TypeVar("T", bound=Struct)
 MAX_CHARACTERS: Final = 1024 * 1024
 MAX_VALUES: Final = 100_000
-"""Aliases count as often as they are used, so that a small file cannot unfold into a large one."""
+"""Aliases count each time they are used, so a small file cannot expand into a large one."""
 MAX_DEPTH: Final = 50
 _CORE: Final = "tag:yaml.org,2002:"
 _NULL: Final = f"{_CORE}null"
@@ -199,17 +199,17 @@ _WHOLE: Final = re.compile(r"[-+]?(0|[1-9][0-9_]{0,25})")
 _INT64: Final = range(-(2**63), 2**63)
 _TRUTH: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 _FAILED: Final = object()
-"""In place of a value that has been noted as a mistake."""
+"""Stands for a value that was noted as a mistake."""
 _MAX_SUGGESTIONS: Final = 100
-"""Looking for near names takes time; past so many mistakes they are left out."""
+"""Searching for similar names takes time: with more mistakes than this there are no suggestions."""
 _SETTING_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
-"""What an unknown name has to look like to be repeated: a line of another kind of file may hold a secret."""
+"""Unknown names are quoted only if they look like this: a line of another kind of file may contain a secret."""
 _UNREADABLE: Final = re.compile("[^\t\n\r -~\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _QUOTED: Final = re.compile(r"'[^']{2,}'")
 
 
 def read_settings(text: str, source: str, settings_type: type[T]) -> T:
-    """The settings in the one document of a text. Raises ConfigMistakes with everything that does not fit."""
+    """The settings in a text with one document. Raises ConfigMistakes with all mistakes."""
     converter = _Converter(source)
     root = _read_yaml(text, source) or yaml.MappingNode(f"{_CORE}map", [], yaml.Mark("", 0, 0, 0, "", 0))
     settings = converter.convert(root, options_of(inspect.type_info(settings_type)), ())
@@ -229,7 +229,7 @@ def _read_yaml(text: str, source: str) -> yaml.Node | None:
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         depth = 0
-        # Before PyYAML's composer, which recurses as deep as the file goes.
+        # Before PyYAML's composer, which recurses as deep as the file.
         for event in yaml.parse(text, Loader=loader):
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
@@ -241,7 +241,7 @@ def _read_yaml(text: str, source: str) -> yaml.Node | None:
 
 
 def _explain(error: yaml.YAMLError, source: str) -> Mistake:
-    """What the parser says, without quoted text: it may be a password that begins with a star."""
+    """The parser's message without quoted text, which may be a password that begins with a star."""
     mark = getattr(error, "problem_mark", None)
     said = [part for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part]
     context = getattr(error, "context_mark", None)
@@ -259,7 +259,7 @@ def _nested_too_deep(source: str, line: int) -> ConfigMistakes:
 
 
 class _Unfit(Exception):
-    """The value is none of this type. `suggestion` says what to do about it, where that is known."""
+    """The value has a different type. `suggestion` says what to do, if known."""
 
     def __init__(self, suggestion: str = "") -> None:
         super().__init__(suggestion)
@@ -314,7 +314,7 @@ def _read_number(text: str, info: Number, mark: str) -> float:
 
 
 def _did_you_mean(name: str, names: Iterable[str]) -> str:
-    """The nearest known name as a suggestion, or nothing."""
+    """The most similar known name as a suggestion, or nothing."""
     import difflib  # noqa: PLC0415 - only a mistake needs it
 
     plain = {known.lower().replace("-", "_"): known for known in names}
@@ -351,8 +351,8 @@ class _Converter:
         *,
         line: int | None = None,
     ) -> object:
-        """The node as the first of the options that takes it. `default` fills in what a section leaves out; `line` is
-        that of the name before it."""
+        """The node as the first option that accepts it. `default` supplies settings that a section leaves out; `line`
+        is that of the name before it."""
         is_block = isinstance(node, yaml.CollectionNode) and not node.flow_style
         line = line if line is not None and is_block else node.start_mark.line + 1
         self._values += 1
@@ -399,7 +399,7 @@ class _Converter:
         elif is_secret(path):
             found = "a value that is not shown"
         else:
-            # Where settings should stand, text is not repeated: it may be `password hunter2`.
+            # Text in place of settings is not quoted: it may be `password hunter2`.
             found = quote(node.value) if any(map(is_scalar, options)) else "text"
         return self._note(line, path, found, expect(options), suggestion)
 
@@ -448,7 +448,7 @@ class _Converter:
             field = fields[entry.name]
             options, own_default = options_of(field.type), values[field.name]
             value = self.convert(entry.value, options, (*path, entry.name), own_default, line=entry.line)
-            # A value with mistakes leaves its default, so that the section can still be checked as a whole.
+            # A setting with a mistake keeps its default, so that the section can still be checked as a whole.
             if value is not _FAILED:
                 values[field.name] = value
             elif own_default is NODEFAULT or not any(map(is_section, options)):
@@ -464,8 +464,8 @@ class _Converter:
             said, detail = self._hide_secrets(str(error)), getattr(error, "detail", "")
         else:
             return made if len(self.mistakes) == before else _FAILED
-        # A mistake of the first setting that the objection names, or of the whole section; none where one of these
-        # settings is wrong by itself.
+        # The mistake is that of the first setting in the message, or of the whole section; none if one of these
+        # settings has a mistake of its own.
         names = [word for word in re.findall(r"[\w-]+", said) if word in fields]
         if wrong.intersection(names) or (wrong and not names):
             return _FAILED
@@ -480,7 +480,7 @@ class _Converter:
         return one_line(" ".join(said.split()))
 
     def _entries(self, pairs: list[tuple[yaml.Node, yaml.Node]], path: SettingPath) -> Iterator[_Entry]:
-        """Names and values; what cannot be a name and what is set again is noted and left out."""
+        """Names and values. Invalid and repeated names are noted and left out."""
         lines: dict[str, int] = {}
         for key, value in pairs:
             line = key.start_mark.line + 1

@@ -1,5 +1,5 @@
-"""Finds and loads the configuration file: the first one that exists; one that was asked for must exist. An error is one
-line, and never shows a secret."""
+"""Finds and loads the configuration file: the requested one, which must exist, or the first one that exists. An error
+is one line, and never shows a secret."""
 
 import os
 import re
@@ -17,7 +17,7 @@ _HOST = re.compile(r"(?!-)[A-Za-z0-9_.-]{1,253}")
 
 
 def load_file(path: Path, settings_type: type[T]) -> T:
-    """The settings in a file. Raises ConfigMistakes, also when the file cannot be read."""
+    """The settings in a file. Raises ConfigMistakes, also if the file cannot be read."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -27,7 +27,7 @@ def load_file(path: Path, settings_type: type[T]) -> T:
 
 
 def load_bytes(content: bytes, source: str, settings_type: type[T]) -> T:
-    """The settings in the bytes of a file, which have to be UTF-8. Raises ConfigMistakes."""
+    """The settings in the bytes of a file, which must be UTF-8. Raises ConfigMistakes."""
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -39,7 +39,7 @@ def load_bytes(content: bytes, source: str, settings_type: type[T]) -> T:
 
 
 def load(text: str, source: str, settings_type: type[T]) -> T:
-    """The settings in a YAML text; empty means every default. Raises ConfigMistakes with every mistake at once."""
+    """The settings in a YAML text; an empty one means all defaults. Raises ConfigMistakes with all mistakes at once."""
     from gpudeck.config.convert import read_settings  # noqa: PLC0415 - PyYAML is imported only where a file is read
 
     return read_settings(text.removeprefix("\ufeff"), source, settings_type)
@@ -52,8 +52,8 @@ def find_config(
     home: Path | None,
     etc: Path = Path("/etc"),
 ) -> Path | None:
-    """The file to load, or None: then every setting has its default. `explicit` is what `--config` names; it and
-    `$GPUDECK_CONFIG` may be relative to `cwd`. Raises ConfigMistakes when one that was asked for is not there."""
+    """The file to load, or None: then every setting has its default. `explicit` is the value of `--config`; it and
+    `$GPUDECK_CONFIG` may be relative to `cwd`. Raises ConfigMistakes if a requested file does not exist."""
     if explicit is not None:
         return _demand(_expand(explicit, cwd, home), "--config")
     if environ.get(VARIABLE):
@@ -64,7 +64,7 @@ def find_config(
 
 
 def _expand(path: str | Path, cwd: Path | None, home: Path | None) -> Path:
-    """The whole path, with a leading `~` replaced: no shell does that for a service's environment."""
+    """The absolute path, with a leading `~` expanded: no shell does that for a service's environment."""
     first, *rest = Path(path).parts or (".",)
     expanded = home.joinpath(*rest) if first == "~" and home is not None else Path(path)
     return expanded if cwd is None else cwd / expanded
@@ -78,7 +78,7 @@ def _demand(path: Path, asked_by: str) -> Path:
 
 
 def _is_file(path: Path) -> bool:
-    """False also where the folder may not be looked into: an unreadable home must not hide the next place."""
+    """False also if the folder is not accessible: an unreadable home must not hide the next place."""
     try:
         return path.is_file() or path.is_fifo()
     except (OSError, ValueError):
@@ -86,8 +86,7 @@ def _is_file(path: Path) -> bool:
 
 
 def parse_address(text: str) -> tuple[str, int]:
-    """Host and port of `HOST:PORT`, `:PORT` (host is then empty: every interface) or `[IPV6]:PORT`. Raises
-    ValueError."""
+    """Host and port of `HOST:PORT`, `:PORT` (empty host: every interface) or `[IPV6]:PORT`. Raises ValueError."""
     match = _ADDRESS.fullmatch(text.strip())
     if match is None or int(match["port"]) > 65535:
         raise ValueError(f"{text!r} is not HOST:PORT")
@@ -110,7 +109,7 @@ def _check_ip(text: str, version: int) -> str:
 
 
 SettingPath = tuple[str | int, ...]
-"""The way from the top of the file to a value: names of settings and positions in lists."""
+"""The path from the top of the file to a value: names of settings and positions in lists."""
 
 _SHOWN_CHARACTERS = 60
 _SECRET_NAME = re.compile(r"(token|passw(or)?d|passphrase|secret|credential|key)s?$", re.IGNORECASE)
@@ -119,9 +118,9 @@ _URL_PASSWORD = re.compile(r"(://[^\s/@:]*):[^\s/@]*@")
 
 
 class Mistake(Struct, frozen=True):
-    """One thing that a person has to change. `line` counts from 1; None: the file as a whole. `found`
-    without `expected` is a statement of its own, `expected` without `found` means that something is missing. `detail`
-    are lines below it that show the place within a value."""
+    """One mistake to correct. `line` counts from 1; None: the file as a whole. `found` without `expected` is a complete
+    statement; `expected` without `found` means that something is missing. `detail` are further lines that show the
+    place inside a value."""
 
     source: str
     line: int | None
@@ -145,7 +144,7 @@ class Mistake(Struct, frozen=True):
 
 
 class ConfigMistakes(Exception):
-    """A configuration that cannot be used. Its text is one line a mistake, in the order of the file."""
+    """An invalid configuration. Its text is one line per mistake, in the order of the file."""
 
     def __init__(self, mistakes: list[Mistake]) -> None:
         self.mistakes = tuple(sorted(mistakes, key=lambda mistake: mistake.line or 0))
@@ -153,7 +152,7 @@ class ConfigMistakes(Exception):
 
 
 def write_path(path: SettingPath) -> str:
-    """The path as a person would write it: `hub.hosts[2].labels['rack 4']`."""
+    """The path as text: `hub.hosts[2].labels['rack 4']`."""
     written = ""
     for part in path:
         if isinstance(part, str) and _PLAIN_NAME.fullmatch(part):
@@ -164,16 +163,16 @@ def write_path(path: SettingPath) -> str:
 
 
 def is_secret(path: SettingPath) -> bool:
-    """Whether a value at this path must not be shown, judged by the names on the way to it."""
+    """Whether the value at this path must not be shown, by the names in the path."""
     return any(isinstance(part, str) and _SECRET_NAME.search(part) for part in path)
 
 
 def quote(text: str) -> str:
-    """Text from the file in quotes: on one line, cut when long, without the password of a URL."""
+    """Text from the file in quotes: on one line, cut if long, without passwords in URLs."""
     text = _URL_PASSWORD.sub(r"\1:…@", text)
     return repr(text if len(text) <= _SHOWN_CHARACTERS else text[: _SHOWN_CHARACTERS - 1] + "…")
 
 
 def one_line(text: str) -> str:
-    """Text from elsewhere without line breaks, control characters and what a terminal might obey."""
+    """Text from outside without line breaks and control characters."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
