@@ -59,16 +59,11 @@ class _Reason(Struct):
     hint: str = ""
 
 
-class _Refused(Struct):
-    """What a hub says where it does not do what it was asked for."""
+class _Refusal(Struct):
+    """The hub's answer to a request that it refuses. `conflicts` and `next_free` belong to a reservation."""
 
     error: _Reason
-
-
-class _ConflictBody(_Refused):
-    """Of a reservation."""
-
-    conflicts: list[ShownReservation]
+    conflicts: list[ShownReservation] | None = None
     next_free: ShownSlot | None = None
 
 
@@ -84,11 +79,10 @@ _KINDS: dict[int, type[GpudeckError]] = {
 }
 
 
-def _read_refusal(body: bytes) -> _Refused:
-    for kind in (_ConflictBody, _Refused):
-        with contextlib.suppress(msgspec.DecodeError):
-            return msgspec.json.decode(body, type=kind)
-    return _Refused(_Reason(_NO_ROUTE, ""))
+def _read_refusal(body: bytes) -> _Refusal:
+    with contextlib.suppress(msgspec.DecodeError):
+        return msgspec.json.decode(body, type=_Refusal)
+    return _Refusal(_Reason(_NO_ROUTE, ""))
 
 
 def in_path(text: str) -> str:
@@ -323,7 +317,7 @@ class HubConnection:
             message = f"{self.shown} refused the request: {message}"
         if code in {"authorization_pending", "slow_down"}:
             return LoginPending(f"{message}.", hint)
-        if isinstance(refused, _ConflictBody):
+        if refused.conflicts is not None:
             return ReservationTaken(f"{message}.", hint, refused.conflicts, refused.next_free)
         return _KINDS.get(status, GpudeckError)(f"{message}.", hint)
 

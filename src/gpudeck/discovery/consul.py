@@ -110,20 +110,18 @@ def read_instances(body: bytes, origin: str, via: Via, url: str) -> HostFindings
     for number, raw in enumerate(instances, 1):
         place = f"{origin}, instance {number}"
         try:
-            if not findings.add([_read_instance(decode(raw), origin, via, findings)], place):
+            if not findings.add([_read_instance(decode(raw), origin, via)], place):
                 break
         except (ValueError, RecursionError) as error:
             findings.add_problem(f"{place}: {error}.")
     return findings
 
 
-def _read_instance(instance: _Instance, origin: str, via: Via, findings: HostFindings) -> Target:
+def _read_instance(instance: _Instance, origin: str, via: Via) -> Target:
     node, service = instance.node, instance.service
     if not is_host_name(node.node):
         raise ValueError(f"{quote(node.node)} is no name of a host")
-    labels, left_out = bound_labels(_labels_of(node) | (service.meta or {}))
-    if left_out:
-        findings.add_problem(f"{origin}, {node.node}: {left_out}.")
+    labels = bound_labels(_labels_of(node) | (service.meta or {}))
     address = service.address or node.address
     if not address.isprintable() or any(char in address for char in " /@[]"):
         raise ValueError(f"the address {quote(address)} of {node.node} is none")

@@ -2,8 +2,9 @@
 
 import ipaddress
 import itertools
+import math
 import re
-from collections.abc import Iterator
+from collections import Counter
 from typing import NamedTuple
 
 from gpudeck.wire import HOST_NAME
@@ -40,30 +41,16 @@ def expand(text: str) -> list[str]:
     if any(bracket in piece for piece in pieces[::2] for bracket in "[]"):
         raise ValueError(f"{quote(text)} has a bracket without its other half")
     choices = [_numbers(piece) if index % 2 else [piece] for index, piece in enumerate(pieces)]
-    _check_count(text, choices)
+    if math.prod(map(len, choices)) > MAX_EXPANDED:
+        raise ValueError(f"{quote(text)} means more than {MAX_EXPANDED} hosts")
     names = ["".join(parts) for parts in itertools.product(*choices)]
     for name in names:
         if not is_host_name(name):
             raise ValueError(f"{quote(name)} is no name of a host: that is {NAME_WORDS}")
-    if repeated := next(find_repeated(names), None):
+    if len(set(names)) < len(names):
+        repeated, _ = Counter(names).most_common(1)[0]
         raise ValueError(f"{quote(text)} names {repeated} twice")
     return names
-
-
-def find_repeated(names: list[str]) -> Iterator[str]:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            yield name
-        seen.add(name)
-
-
-def _check_count(text: str, choices: list[list[str]]) -> None:
-    count = 1
-    for some in choices:
-        count *= len(some)
-        if count > MAX_EXPANDED:
-            raise ValueError(f"{quote(text)} means more than {MAX_EXPANDED} hosts")
 
 
 def _numbers(inside: str) -> list[str]:

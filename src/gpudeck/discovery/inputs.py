@@ -6,6 +6,7 @@ Importing this loads no asyncio or HTTP client: every machine's configuration im
 import stat
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
@@ -72,17 +73,14 @@ class HostFindings:
         self.problems[-1] = f"{self._uncounted + 1} more problems are not shown."
 
 
-def bound_labels(labels: Mapping[Any, object]) -> tuple[dict[str, str], str]:
-    """The labels that fit, and what is to be said of those that do not: nothing where all fit."""
-    kept: dict[str, str] = {}
-    for name, value in labels.items():
-        is_text = isinstance(name, str) and isinstance(value, str)
-        if is_text and 0 < len(name) <= MAX_CHARACTERS >= len(str(value)) and len(kept) < MAX_LABELS:
-            kept[name] = str(value)
-    left_out = len(labels) - len(kept)
-    if not left_out:
-        return kept, ""
-    return kept, f"{left_out} of its labels left out: at most {MAX_LABELS}, of at most {MAX_CHARACTERS} characters each"
+def bound_labels(labels: Mapping[Any, object]) -> dict[str, str]:
+    """The labels that are texts of allowed length, at most MAX_LABELS of them."""
+    texts = (
+        (name, value)
+        for name, value in labels.items()
+        if isinstance(name, str) and isinstance(value, str) and 0 < len(name) <= MAX_CHARACTERS >= len(value)
+    )
+    return dict(islice(texts, MAX_LABELS))
 
 
 MAX_FILE_BYTES = 2 * 1024 * 1024

@@ -7,7 +7,7 @@ Prometheus' own: `__scheme__` and `__metrics_path__` say how a target is reached
 import glob
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -40,24 +40,30 @@ def read_groups(groups: object, origin: str, via: Via, findings: HostFindings, f
             findings.add_problem(f"{place}: {error}.")
 
 
-def _read_group(group: object, origin: str, via: Via, findings: HostFindings, place: str) -> bool:
-    if not isinstance(group, dict):
-        raise ValueError("it is no mapping with targets")  # noqa: TRY004 - a value from outside
-    targets, labels = group.get("targets"), group.get("labels") or {}
-    if not isinstance(targets, list) or not isinstance(labels, dict):
-        raise ValueError("its targets are no list, or its labels no mapping")  # noqa: TRY004 - a value from outside
-    shown, left_out = bound_labels({name: value for name, value in labels.items() if not str(name).startswith("__")})
-    if left_out:
-        findings.add_problem(f"{place}: {left_out}.")
-    scheme, path = _scheme_of(labels), _path_of(labels)
-    for where in _places(targets, findings, place):
+class _Labels(Struct, rename={"scheme": "__scheme__", "path": "__metrics_path__"}):
+    scheme: Literal["http", "https"] = "http"
+    path: Annotated[str, Meta(pattern=r"^/[^\x00-\x20\x7f]*$")] | None = None
+
+
+class _Group(Struct):
+    targets: list[Any]
+    labels: dict[str, Any] | None = None
+
+
+def _read_group(raw: object, origin: str, via: Via, findings: HostFindings, place: str) -> bool:
+    """False when there is no room for more hosts. Raises ValueError."""
+    group = msgspec.convert(raw, _Group)
+    labels = group.labels or {}
+    reach = msgspec.convert(labels, _Labels)
+    shown = bound_labels({name: value for name, value in labels.items() if not name.startswith("__")})
+    for where in _places(group.targets, findings, place):
         target = Target(
             name=where.host,
             via=via,
             address=where.address,
             port=where.port,
-            scheme=scheme,
-            path=path,
+            scheme=reach.scheme,
+            path=reach.path,
             labels=shown,
             origin=origin,
         )
@@ -77,22 +83,6 @@ def _places(targets: list[object], findings: HostFindings, place: str) -> Iterat
             findings.add_problem(f"{place}: {error}.")
         else:
             yield where
-
-
-def _scheme_of(labels: dict[object, object]) -> Literal["http", "https"]:
-    scheme = labels.get("__scheme__", "http")
-    if scheme == "https":
-        return "https"
-    if scheme != "http":
-        raise ValueError("its __scheme__ is neither http nor https")
-    return "http"
-
-
-def _path_of(labels: dict[object, object]) -> str | None:
-    path = labels.get("__metrics_path__")
-    if path is not None and not (isinstance(path, str) and path.startswith("/") and path.isprintable()):
-        raise ValueError("its __metrics_path__ is no path that begins with /")
-    return path
 
 
 class FileSdSettings(Struct, frozen=True):

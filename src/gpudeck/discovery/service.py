@@ -33,13 +33,6 @@ LOOK_DEADLINE = 60.0
 Sleep = Callable[[float], Awaitable[None]]
 
 
-def name_trouble(origin: str, trouble: str) -> str:
-    if trouble.startswith(origin):
-        return trouble
-    kind, _, place = origin.rpartition(" ")
-    return f"{kind} {trouble}" if kind and trouble.startswith(place) else f"{origin}: {trouble}"
-
-
 class ProviderRefresh:
     """One provider, asked as long as it runs; `stop` closes it.
 
@@ -121,7 +114,9 @@ class ProviderRefresh:
         return CONFIRM_PAUSE if self._is_doubted and self.provider.pause else max(self.provider.pause, MIN_PAUSE)
 
     def _fail(self, error: PluginError, trace: Exception | None) -> float:
-        trouble = name_trouble(self.provider.origin, str(error))
+        origin, trouble = self.provider.origin, str(error)
+        if not trouble.startswith(origin.rpartition(" ")[2]):
+            trouble = f"{origin}: {trouble}"
         if not self.trouble:
             log.warning("%s", trouble, exc_info=trace)
         if self.trouble != trouble:
@@ -190,7 +185,7 @@ def merge_targets(lists: Sequence[Sequence[Target]]) -> tuple[list[Target], list
         known = kept.get(target.name)
         if known is not None:
             if known != target:
-                findings.add_problem(_explain_clash(known, target))
+                findings.add_problem(f"{target.name} is named by {known.origin} and {target.origin}; the first counts.")
         elif not is_host_name(target.name):
             findings.add_problem(f"{target.origin}: {quote(target.name)} is no name of a host; it is left out.")
         elif len(kept) < MAX_HOSTS:
@@ -198,18 +193,6 @@ def merge_targets(lists: Sequence[Sequence[Target]]) -> tuple[list[Target], list
         else:
             findings.add_problem(f"{target.origin}: {target.name} is left out: there are more than {MAX_HOSTS} hosts.")
     return list(kept.values()), findings.problems
-
-
-def _explain_clash(first: Target, second: Target) -> str:
-    if first.origin != second.origin:
-        return f"{first.name} is named by {first.origin} and by {second.origin}; the first counts."
-    return f"{first.name} is named twice by {first.origin}, {_reach(first)} and {_reach(second)}; the first counts."
-
-
-def _reach(target: Target) -> str:
-    user = f"{target.user}@" if target.user else ""
-    port = f":{target.port}" if target.port else ""
-    return f"as {user}{target.host}{port} via {target.via}"
 
 
 GRACE = 3.0

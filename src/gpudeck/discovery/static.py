@@ -180,18 +180,16 @@ def read_hosts(content: bytes, origin: str, via: Via) -> HostFindings:
             continue
         place = f"{origin}, line {number}"
         try:
-            if not findings.add(_read_line(words, origin, via, findings, place), place):
+            if not findings.add(_read_line(words, origin, via), place):
                 break
         except ValueError as error:
             findings.add_problem(f"{place}: {error}.")
     return findings
 
 
-def _read_line(words: list[str], origin: str, via: Via, findings: HostFindings, place: str) -> list[Target]:
+def _read_line(words: list[str], origin: str, via: Via) -> list[Target]:
     where = read_host_address(words[0])
-    labels, left_out = bound_labels(dict(map(_read_label, words[1:])))
-    if left_out:
-        findings.add_problem(f"{place}: {left_out}.")
+    labels = bound_labels(dict(map(_read_label, words[1:])))
     # The operator writes this file, as gpudeck.yaml: its hosts may be anywhere.
     reach = Target(
         name="", via=via, address=where.address, port=where.port, user=where.user, labels=labels, is_operators=True
