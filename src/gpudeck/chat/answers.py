@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from gpudeck import __version__
 from gpudeck.chat.blocks import ChatAnswer, attach, escape, list_answer, show_time, text_answer
 from gpudeck.chat.commands import ParsedRequest, near_commands
-from gpudeck.model.errors import GpudeckError
+from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.gpu_request import CandidateGpu, candidates, choose, is_usable, matches, rank
 from gpudeck.model.gpu_state import Availability
 from gpudeck.model.job import RATING_WORDS, Rating, Run
@@ -103,7 +103,7 @@ def gpu_lines(host: Host) -> list[str]:
 
 
 def gpu_line(host: Host, gpu: Gpu) -> str:
-    """What is unknown is a dash, never a zero."""
+    """Unknown values are a dash, never a zero."""
     state = gpu.availability
     figures = [
         f"{state}",
@@ -185,11 +185,8 @@ def count(number: int, one: str, many: str | None = None) -> str:
 
 
 def answer_free(fleet: Fleet, asked: ParsedRequest, names: Collection[str], claimed: Collection[str]) -> ChatAnswer:
-    """What a user with these `names` could use now; `claimed` are the GPUs claimed for others."""
-    part, query = choose_words(fleet, join(asked.words))
-    if query.unclear:
-        return text_answer(f"{escape(explain_unclear(query.unclear[0]))}. `help` lists the words.")
-    offered = candidates(part.hosts)
+    """The GPUs that a user with these `names` could use now; `claimed` are the GPUs claimed for others."""
+    offered = candidates(_search(fleet, asked.words).hosts)
     usable = [gpu for gpu in offered if is_usable(gpu, names) and gpu.uuid not in claimed]
     fitting = [gpu for gpu in usable if matches(gpu, asked.wanted)]
     if asked.is_counted:
@@ -209,8 +206,6 @@ def answer_free(fleet: Fleet, asked: ParsedRequest, names: Collection[str], clai
 def answer_hosts(fleet: Fleet, words: Sequence[str] = ()) -> ChatAnswer:
     """All hosts, or those with a GPU that fits the words, with what fits of them."""
     part = _choose(fleet, words)
-    if isinstance(part, ChatAnswer):
-        return part
     hosts, totals = part.hosts, part.totals
     title = f"{totals.hosts_up} of {count(len(hosts), 'host')} up, {totals.free} of {totals.gpus} GPUs free"
     small = [*notes(fleet), *trouble(part)]
@@ -220,8 +215,6 @@ def answer_hosts(fleet: Fleet, words: Sequence[str] = ()) -> ChatAnswer:
 def answer_fleet(fleet: Fleet, words: Sequence[str], *, detail: bool = False, table: bool = False) -> ChatAnswer:
     """All GPUs, or those that fit the words: one line each, as the `table` that curl shows, or that with `detail`."""
     part = _choose(fleet, words)
-    if isinstance(part, ChatAnswer):
-        return part
     totals = part.totals
     title = f"{count(totals.gpus, 'GPU')} on {count(totals.hosts, 'host')}: {count_states(totals.by_availability)}"
     if detail or table:
@@ -233,21 +226,24 @@ def answer_fleet(fleet: Fleet, words: Sequence[str], *, detail: bool = False, ta
     return list_answer(title, lines, lambda: render_fleet(part, width=_WIDTH), "all", [*notes(part), *trouble(part)])
 
 
-def _choose(fleet: Fleet, words: Sequence[str]) -> Fleet | ChatAnswer:
-    """What fits the words; an answer where they are not understood, or nothing does."""
+def _choose(fleet: Fleet, words: Sequence[str]) -> Fleet:
+    """The part of the fleet that fits the words. Raises UsageError where they are unclear, or nothing fits."""
+    part = _search(fleet, words)
+    if not part.hosts:
+        raise UsageError("Nothing matches." if fleet.hosts else "No host has reported yet.")
+    return part
+
+
+def _search(fleet: Fleet, words: Sequence[str]) -> Fleet:
     part, query = choose_words(fleet, join(words))
     if query.unclear:
-        return text_answer(f"{escape(explain_unclear(query.unclear[0]))}. `help` lists the words.")
-    if not part.hosts:
-        return text_answer("Nothing matches." if fleet.hosts else "No host has reported yet.")
+        raise UsageError(f"{explain_unclear(query.unclear[0])}.", "`help` lists the words.")
     return part
 
 
 def answer_alerts(fleet: Fleet, words: Sequence[str] = ()) -> ChatAnswer:
-    """What is wrong, with the hosts that fit the words or with all, and with the hub."""
+    """Alerts and problems of the hosts that fit the words, or of all, and of the hub."""
     part = _choose(fleet, words) if words else fleet
-    if isinstance(part, ChatAnswer):
-        return part
     wrong = list_wrong(part)
     if not wrong:
         return text_answer("Nothing is wrong that I know of.", *notes(fleet))
@@ -292,7 +288,7 @@ def answer_other(fleet: Fleet, words: Sequence[str]) -> ChatAnswer:
 
 
 def answer_place(fleet: Fleet, place: str, *, with_address: bool = False) -> ChatAnswer:
-    """Who is on a host or on one GPU: HOST, HOST:GPU or a UUID; where the host is, too, if that was asked."""
+    """The users of a host or a GPU: HOST, HOST:GPU or a UUID; `with_address`: also the address of the host."""
     host_name, _, labels = place.partition(":")
     part = _find_host(fleet, host_name) or _find_gpu(fleet, place)
     if part is None:
@@ -331,10 +327,8 @@ def answer_hub(fleet: Fleet, address: str) -> ChatAnswer:
 
 
 def answer_everybody(fleet: Fleet, words: Sequence[str] = ()) -> ChatAnswer:
-    """Who is where, the most memory first: one line a person; on the GPUs that fit the words, or on all."""
+    """The users of all GPUs, or of those that fit the words: one line each, the most memory first."""
     part = _choose(fleet, words)
-    if isinstance(part, ChatAnswer):
-        return part
     users = rank_users(part)
     if not users:
         return text_answer("Nobody is seen on any GPU.", *notes(fleet))
@@ -391,7 +385,7 @@ def answer_help() -> ChatAnswer:
 
 
 def answer_report(usage: Usage) -> ChatAnswer:
-    """What is unknown is a dash."""
+    """Unknown values are a dash."""
     days = (usage.end - usage.start) / 86_400
     title = (
         f"Usage by {usage.by}, last {days:.0f} days" if days >= 2 else f"Usage by {usage.by}, last {days * 24:.0f} h"

@@ -20,7 +20,7 @@ _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "`": "ˋ"})
 _QUOTES = str.maketrans({"“": '"', "”": '"', "„": '"', "‘": "'", "’": "'", "\u00a0": " "})
 _LINK = re.compile(r"<(?!@)[^<>|]*\|([^<>]*)>|<(?!@)(?:mailto:|https?://)?([^<>|]*)>")
 _DASH = re.compile(r"(?<!\S)[—–](?=[a-z])")
-"""What a phone makes of two hyphens."""
+"""Two hyphens, as a phone types them."""
 Block = dict[str, Any]
 SECTION: Final = 3000
 MAX_BLOCKS: Final = 50
@@ -43,8 +43,8 @@ def escape(text: str, longest: int = MAX_NAME_LENGTH) -> str:
 
 
 def unescape(text: str) -> str:
-    """What a person typed, out of what Slack sends: links as their text, entities as characters, and the quotes and
-    dashes that phones put in as those that were meant. Mentions of people stay: <@U012AB3CD>."""
+    """The text that a user typed, from a message of Slack: links as their text, entities as characters, the quotes and
+    dashes of phones as plain ones. Mentions of users stay: <@U012AB3CD>."""
     plain = _LINK.sub(lambda found: found[1] if found[1] is not None else found[2], text)
     plain = plain.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
     return _DASH.sub("--", plain.translate(_QUOTES))
@@ -71,7 +71,7 @@ class ChatAnswer(Struct, frozen=True):
 
 
 def text_answer(*lines: str, is_private: bool = False) -> ChatAnswer:
-    """A few lines, escaped already. What is too much for a message is cut."""
+    """A few lines, already escaped. Lines that do not fit into a message are cut."""
     return ChatAnswer(_fallback(lines[0]), tuple(_sections(lines)[:MAX_BLOCKS]), is_private=is_private)
 
 
@@ -128,7 +128,7 @@ def _sections(lines: Iterable[str]) -> list[Block]:
             texts[-1] += f"\n{short}"
         else:
             texts.append(short)
-    # What is not marked up stays text: verbatim makes no links of names that look like addresses.
+    # With verbatim, names that look like addresses do not become links.
     return [{"type": "section", "text": {"type": "mrkdwn", "text": text, "verbatim": True}} for text in texts if text]
 
 

@@ -103,7 +103,7 @@ class ChatUsers:
             return ChatUser(slack_id, NOBODY, is_guest=is_guest)
         account = await self._auth.accounts.find(name)
         if account is None:
-            # Where a hub has accounts, an entry alone makes no user; where it has none, an entry does.
+            # An entry of `users` is enough only on a hub without accounts.
             if self._policy.needs_accounts or self._auth.has_accounts:
                 return ChatUser(slack_id, NOBODY, f"the hub has no account {escape(name)} yet.")
             logins = self._auth.users.logins_of(name)
@@ -323,8 +323,8 @@ def read_number(words: tuple[str, ...], example: str) -> int:
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """What a person wrote. `bot` is the bot's own ID. `is_private`: only the asker sees the answer. `is_addressed`: it
-    is meant for the bot. `is_shared`: the channel is shared with another organisation."""
+    """The message of a user. `bot` is the bot's own ID. `is_private`: only the asker sees the answer. `is_addressed`:
+    it is meant for the bot. `is_shared`: the channel is shared with another organisation."""
 
     text: str
     slack_id: str
@@ -359,7 +359,7 @@ class Bot:
             return text_answer(f"That is longer than {LONGEST} characters.") if question.is_addressed else None
         if not question.is_addressed and (is_conversation(command) or not self._is_ours(command)):
             return None
-        # Where not everyone may look, only the asker sees the answer to a question in a channel.
+        # Unless everyone may look, only the asker sees the answer to a question in a channel.
         is_private = question.is_private or question.is_shared or not self._users.is_open
         try:
             user = await self._users.find(question.slack_id, is_guest=question.is_shared)

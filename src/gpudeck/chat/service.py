@@ -30,8 +30,8 @@ Write = Callable[[str, ChatAnswer], Awaitable[None]]
 
 
 class DirectMessageChannel:
-    """What an outbox sends with (see alerts.notifiers.outbox.Channel). Until `connect` says how the bot that runs
-    writes, sending fails; `page` is where people open the page."""
+    """A channel of the outbox (see alerts.notifiers.outbox.Channel) that writes direct messages. Before `connect`,
+    sending fails; `page` is where people open the page."""
 
     def __init__(self, user_of: FindUser, page: str | None) -> None:
         self._write: Write | None = None
@@ -39,7 +39,7 @@ class DirectMessageChannel:
         self._page = page
 
     def connect(self, write: Write) -> None:
-        """From here on that bot writes."""
+        """Messages are written by that bot from now on."""
         self._write = write
 
     async def send(self, message: Message, account: str | None) -> None:
@@ -52,7 +52,7 @@ class DirectMessageChannel:
         await self._write(slack_id, answer_message(message, self._page))
 
     async def release(self) -> None:
-        """There is nothing to let go of."""
+        """Nothing to release."""
 
 
 def answer_message(message: Message, page: str | None) -> ChatAnswer:
@@ -103,7 +103,7 @@ class ChatService(Service):
             self._running.cancel()
             self._running = None
             return
-        # Where the extra is missing, the hub has said so at its start.
+        # A missing extra was reported when the hub started.
         if self._settings.slack is not None and is_installed("slack"):
             self._running = asyncio.get_running_loop().create_task(self._run(self._settings.slack))
 
@@ -115,7 +115,7 @@ class ChatService(Service):
             await asyncio.wait([task], timeout=_STOP_SECONDS)
 
     async def _run(self, settings: SlackSettings) -> None:
-        """A bug of the bot's is the bot's: it starts again, and the hub goes on."""
+        """A failed bot starts again; the hub is not affected."""
         # In a thread: it takes half a second, which the hub has not.
         slack = await asyncio.to_thread(importlib.import_module, "gpudeck.chat.slack")
         while True:

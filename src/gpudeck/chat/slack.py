@@ -107,7 +107,7 @@ def unreachable(error: Exception, host: str) -> Temporary:
 
 
 class MessageOrigin(Struct, frozen=True, kw_only=True):
-    """Where a question was asked. `response_url` is Slack's own way back to a slash command: only the asker sees what
+    """The place of a question. `response_url` is Slack's own way back to a slash command: only the asker sees what
     is sent there. `is_direct` is a direct message."""
 
     user: str
@@ -366,8 +366,7 @@ class SlackBot:
             log.exception("an event from Slack could not be read")
 
     def _dispatch(self, kind: str, body: Envelope) -> None:
-        """What is meant for the bot is worked on. Raises KeyError, TypeError or AttributeError for what Slack would
-        not send."""
+        """Work on messages to the bot. Raises KeyError, TypeError or AttributeError for an invalid envelope."""
         if kind == "events_api":
             self._take_event(body["event"], is_shared=bool(body.get("is_ext_shared_channel")))
         elif kind == "slash_commands":

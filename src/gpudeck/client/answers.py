@@ -53,7 +53,7 @@ class _Versioned(Struct):
 
 
 def read_answer(body: bytes, kind: type[T], hub: str) -> T:
-    """What this version does not know is left out, what the hub does not tell gets its default. `hub` is its address.
+    """Fields unknown to this version are left out, missing ones get their default. `hub` is its address.
     Raises Unreachable where a value does not fit."""
     try:
         return msgspec.json.decode(body, type=kind)
@@ -109,7 +109,7 @@ def read_columns(body: bytes, hub: str) -> Fleet:
 
 
 def _arrange(gpus: dict[str, list[Any]], count: int) -> Iterator[list[Any]]:
-    """In the order of a GPU's fields. What the hub does not tell has its default: nobody changes it."""
+    """In the order of a GPU's fields. Missing fields have their default, which nothing changes."""
     for one in fields(Gpu):
         if one.name in gpus:
             yield gpus[one.name]

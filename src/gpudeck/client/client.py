@@ -88,7 +88,7 @@ class Client(HubConnection):
     def alerts(
         self, *, host: str | None = None, rule: str | None = None, severity: Severity | None = None
     ) -> list[Alert]:
-        """What fires now, worst first."""
+        """Firing alerts, worst first."""
         return self.read(self.get("/api/v1/alerts", _query(host=host, rule=rule, severity=severity)), AlertList).alerts
 
     def events(
@@ -229,7 +229,7 @@ class Client(HubConnection):
         return self.read(body, ShownReservation)
 
     def queue(self) -> QueueList:
-        """Who waits for GPUs, in order."""
+        """The queue for GPUs, in order."""
         return self.read(self.get("/api/v1/queue"), QueueList)
 
     @contextlib.contextmanager

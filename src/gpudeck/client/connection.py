@@ -153,7 +153,7 @@ class HubConnection:
         return read_answer(body, kind, self.shown)
 
     def get(self, path: str, query: Mapping[str, str] = MappingProxyType({})) -> bytes:
-        """What the hub has there (docs/routes.md), as JSON. `query` is what stands behind the question mark."""
+        """The JSON of a route (docs/routes.md). `query` are its parameters."""
         return self.send("GET", _join(path, query)).data
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> bytes:
@@ -166,7 +166,7 @@ class HubConnection:
         return self.send("DELETE", _join(path, query)).data
 
     def get_text(self, path: str) -> bytes:
-        """What the hub has there, as plain text."""
+        """The plain text of a route."""
         return self.send("GET", path, kind="text/plain").data
 
     def download(

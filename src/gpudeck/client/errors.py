@@ -1,4 +1,4 @@
-"""What the client raises. All of them are a GpudeckError, whose text says what failed and what to do.
+"""The errors of the client. Each is a GpudeckError, whose text says what failed and what to do.
 
 GpudeckError
 ├── UsageError             a wrong argument, or a request that the hub does not accept

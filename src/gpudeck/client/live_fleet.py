@@ -16,7 +16,7 @@ from gpudeck.model.view import Fleet, Gpu, Host, Totals
 from gpudeck.views.filter import count
 
 Fields = dict[str, Any]
-"""What changed of a host or a GPU, by the names of its fields; each value is of its field's type."""
+"""Changed fields of a host or a GPU by name; each value has its field's type."""
 
 
 def _partial(kind: type[Struct], **others: Any) -> type[Struct]:
@@ -57,7 +57,7 @@ class _Processes(Struct):
 
 
 class Delta(Struct):
-    """What changed in a second. It holds values, not differences: taken twice it does no harm. `hosts` are new ones or
+    """The changes of a second. It contains values, not differences, so it may be applied twice. `hosts` are new ones or
     have other GPUs than before, `rows` are theirs; a change has the `id` of its host, and in `gpus` those GPUs that
     changed otherwise than in numbers. `reports` are numbers of hosts. None is as before. `events` happened in
     that second."""

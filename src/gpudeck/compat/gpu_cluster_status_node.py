@@ -67,7 +67,7 @@ def encode(status: dict[str, Any]) -> bytes:
 
 
 def describe_gpu(gpu: GpuReading | Gpu, read: Callable[[str], float | None]) -> dict[str, Any]:
-    """`read` gives a metric by its name. What is unknown is null."""
+    """`read` gives a metric by its name. Unknown values are null."""
     return {
         "index": gpu.index,
         "name": gpu.name,

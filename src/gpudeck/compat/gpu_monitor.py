@@ -395,7 +395,7 @@ class ServedSource(GpuMonitorSource):
 
 
 def _find_file_names(target: Target) -> list[str]:
-    """What the files of a host can be named after, its short name first: its name here, and the name it is asked by."""
+    """The possible names of a host's files, its short name first: of its name here, and of its address."""
     words = [word for word in (target.name, target.host) if not _ADDRESS.fullmatch(word)]
     return list(dict.fromkeys([*(name for word in words for name in (word.partition(".")[0], word)), target.name]))
 

@@ -42,8 +42,7 @@ class CompatRoutes:
         self._history_kept = history_kept
 
     async def open(self, services: ApiServices, keeper: Authenticator, open_part: OpenPart) -> Sequence[ForeignRoutes]:
-        """`open_part` loads now what is in the database, or when that answers. What no setting names is not even
-        imported."""
+        """`open_part` runs a load from the database now, or when it answers. Only configured monitors are imported."""
         compat, routes = self._settings, list[ForeignRoutes]()
         if compat.vesta is not None:
             routes += await self._open_vesta(services, keeper, open_part)

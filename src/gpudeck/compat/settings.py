@@ -25,7 +25,7 @@ class VestaSettings(Struct, frozen=True):
     """The hub answers as a server of vesta: its senders report here, and `/states/` and `/?term=true` look as there."""
 
     token: _Token
-    """What senders bring in `token=`: their TOKEN. There is no default; `0000` was that of all sites."""
+    """The token of the senders in `token=`: their TOKEN. There is no default; vesta's was `0000`."""
     read_from: list[Annotated[str, Meta(extra={"config_words": "a network such as 192.0.2.0/24"})]] = field(
         default_factory=list
     )
@@ -57,9 +57,9 @@ class GpuClusterStatusSettings(Struct, frozen=True):
     listens answers `POST /get-status` as a node does."""
 
     password: _Password
-    """What nodes want to be asked with: their PASSWD. There is no default; `8888` was that of all sites."""
+    """The password of the nodes: their PASSWD. There is no default; that of the nodes was `8888`."""
     port: Annotated[int, Meta(ge=1, le=65535)] = 7080
-    """Where nodes listen, unless a host says otherwise."""
+    """The port of nodes, unless a host has its own."""
     interval: Annotated[Duration, Meta(ge=0.5, le=3600)] = 5.0
     """How often each node is asked."""
     deadline: Annotated[Duration, Meta(ge=0.1, le=60)] = 5.0
@@ -79,7 +79,7 @@ class GpumonitorSettings(Struct, frozen=True):
     deadline: Annotated[Duration, Meta(ge=0.1, le=60)] = 2.0
     """How long a node may take to answer: `rpc_timeout` of its config.yml."""
     port: Annotated[int, Meta(ge=1, le=65535)] = 8043
-    """Where the nodes listen, unless a host says otherwise: `rpc_port` of its config.yml."""
+    """The port of nodes, unless a host has its own: `rpc_port` of its config.yml."""
 
 
 class GpuMonitorSettings(Struct, frozen=True):
@@ -93,7 +93,7 @@ class GpuMonitorSettings(Struct, frozen=True):
     deadline: Annotated[Duration, Meta(ge=0.1, le=60)] = 5.0
     """How long a host may take to answer."""
     port: Annotated[int, Meta(ge=1, le=65535)] = 8114
-    """Where hosts with `via: gpu-monitor` serve their files, unless a host says otherwise."""
+    """The port of hosts with `via: gpu-monitor`, unless a host has its own."""
     old_after: Annotated[Duration, Meta(ge=20, le=86_400)] = 120.0
     """Files that have not changed for this long say nothing of now: the host is then shown as not readable."""
     consul: Url | None = None

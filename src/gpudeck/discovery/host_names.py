@@ -77,7 +77,7 @@ def _count_up(first: str, last: str) -> list[str]:
 
 
 class HostAddress(NamedTuple):
-    """What stands in one word. `host` may still hold ranges; `address` is set where the name is another than it."""
+    """The parts of one word. `host` may contain ranges; `address` is set if it is not the name."""
 
     host: str
     address: str = ""

@@ -1,4 +1,4 @@
-"""What a discovery provider is, and where providers read their lists from: watched files and servers.
+"""The interface of discovery providers, and their inputs: watched files and servers.
 
 Importing this loads no asyncio or HTTP client: every machine's configuration imports the providers.
 """
@@ -164,7 +164,7 @@ class WatchedFile:
         self._seen: _Stamp | None = None
 
     def read_if_changed(self) -> bytes | None:
-        """What is in it, if that is not what was read last and is finished; else None. Raises Temporary."""
+        """Its content, if it is complete and was not read before; else None. Raises Temporary."""
         try:
             stamp = self._look()
             if stamp == self._read or not self._is_settled(stamp):

@@ -73,7 +73,7 @@ def _read_group(raw: object, origin: str, via: Via, findings: HostFindings, plac
 
 
 def _places(targets: list[object], findings: HostFindings, place: str) -> Iterator[HostAddress]:
-    """Where the targets are; brackets mean nothing but IPv6 here, as in Prometheus."""
+    """The addresses of the targets; brackets mean only IPv6 here, as in Prometheus."""
     for text in targets:
         try:
             where = read_host_address(text if isinstance(text, str) else "")
@@ -160,7 +160,7 @@ def read_file(content: bytes, origin: str, via: Via, path: str) -> HostFindings:
 
 
 def decode_yaml(content: bytes) -> object:
-    """What is in a YAML file, every scalar as text. JSON is YAML, and read the faster way. Raises ValueError or
+    """The content of a YAML file, every scalar as text. JSON is YAML, and read the faster way. Raises ValueError or
     RecursionError."""
     try:
         return msgspec.json.decode(content)
@@ -229,7 +229,7 @@ class HttpSdSettings(Struct, frozen=True):
     """An address as Prometheus asks it with http_sd: JSON, groups of targets with labels."""
 
     url: Url
-    """What is asked."""
+    """The address."""
     via: Via = "scrape"
     """How the hosts in the answer are read."""
     interval: Annotated[Duration, Meta(ge=1, le=86_400)] = 60.0

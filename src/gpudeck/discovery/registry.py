@@ -74,7 +74,7 @@ PROVIDERS: dict[str, Callable[[Any], Provider]] = {
 
 
 class DiscoverySettings(Struct, frozen=True):
-    """Where hosts are found besides `hosts`. The same host in two places is read as the first of them says."""
+    """Lists of hosts besides `hosts`. The same host in two places is read as the first of them says."""
 
     hosts_files: list[HostsFileSettings] = field(default_factory=list)
     """Files with one host a line."""

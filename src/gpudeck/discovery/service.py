@@ -70,7 +70,7 @@ class ProviderRefresh:
         await self.provider.close()
 
     def problems(self) -> Iterator[str]:
-        """What is wrong with it, for the admin."""
+        """Its problems, for the admin."""
         if self.trouble:
             kept = len(self.targets)
             still = f" Its last list of {kept} host{'' if kept == 1 else 's'} counts." if kept else ""
@@ -200,7 +200,7 @@ GRACE = 3.0
 other, and either may be read first."""
 
 _QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
-"""What a sentence quotes of a list: it may be a secret that stands in the wrong file."""
+"""Quoted words of a list in a problem: they may be a secret in the wrong file."""
 
 
 class PollingService:
@@ -301,7 +301,7 @@ class PollingService:
         )
 
     def _apply(self, steps: Iterator[None]) -> None:
-        """In slices, as a list may name 20,000 hosts. What is left of the list before is replaced."""
+        """In slices, as a list may name 20,000 hosts. The rest of the list before is dropped."""
         if self._next_steps is not None:
             self._next_steps.cancel()
         self._next_steps = None

@@ -39,11 +39,11 @@ class HostEntry(Struct, frozen=True):
     """How it is read. `push`: by its own agent, it is only expected; `pull`: from its agent's port; `ssh`: without an
     agent; `scrape`: from a Prometheus exporter; the others: from a monitor that came before (see docs/migrate)."""
     address: Text | None = None
-    """What to connect to, where that is not the name."""
+    """The address to connect to, if it is not the name."""
     port: Annotated[int, Meta(ge=1, le=65535)] | None = None
     """The port; the usual one of that way if none is given."""
     user: Text | None = None
-    """Who logs in (ssh)."""
+    """The user to log in as (ssh)."""
     key_file: Text | None = None
     """The private key (ssh)."""
     password_file: Text | None = None

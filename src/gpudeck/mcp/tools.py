@@ -207,7 +207,7 @@ class WhoIsWhere(Struct, frozen=True, forbid_unknown_fields=True):
 
 @_tool(WhoIsWhere, "Who is where")
 async def who_is_where(asker: Asker, wanted: WhoIsWhere) -> ToolAnswer:
-    """Who is on which GPUs now: each GPU in use or allocated with its processes, their user, container or job, and the
+    """The current users of GPUs: each GPU in use or allocated with its processes, their user, container or job, and the
     evidence by which each was identified."""
     states = ["busy", "idle", "allocated", "reserved", "unknown"]
     answer = await asker.get(
@@ -350,7 +350,7 @@ class Events(Struct, frozen=True, forbid_unknown_fields=True):
 
 @_tool(Events, "Events")
 async def events(asker: Asker, wanted: Events) -> ToolAnswer:
-    """What happened, newest first: hosts down and up, lost GPUs, driver errors (XID), alerts, maintenance."""
+    """Events, newest first: hosts down and up, lost GPUs, driver errors (XID), alerts, maintenance."""
     found = await asker.get("/api/v1/events", **_given(wanted))
     older = ["there are older events that are not listed: raise the limit or shorten the time"]
     return ToolAnswer(found, older if found["next"] else [])
@@ -399,7 +399,7 @@ class JobOf(Struct, frozen=True, forbid_unknown_fields=True):
 
 @_tool(JobOf, "Job report")
 async def job_report(asker: Asker, wanted: JobOf) -> ToolAnswer:
-    """What a scheduler's job was allocated and what it used: utilization, memory, energy and cost of each GPU, idle
+    """The allocation and usage of a scheduler's job: utilization, memory, energy and cost of each GPU, idle
     stretches, and a verdict with suggestions."""
     found = await asker.get(f"/api/v1/jobs/{quote(wanted.job)}", scheduler=wanted.scheduler)
     reasons = [one["verdict"]["reason"] for one in found["jobs"] if (one.get("verdict") or {}).get("reason")]

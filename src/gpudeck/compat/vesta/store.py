@@ -1,4 +1,4 @@
-"""What of vesta is in the hub's database: the hosts whose senders have registered, and their posts and imported
+"""The hub's database for vesta: the hosts whose senders have registered, and their posts and imported
 samples, at their own times, which `fetch_num` returns. A post becomes a report: a value that makes no sense is unknown.
 """
 
@@ -39,8 +39,8 @@ _GPUS: Final = readings.GpuReader(WHO, _FIELDS)
 
 
 class PostedFields(Struct, frozen=True):
-    """What readers of vesta get as the sender posted it: when a GPU was read, and its free memory in MiB, which is less
-    than the rest by what the driver reserves. None where it was not posted."""
+    """Values that readers of vesta get as the sender posted them: when a GPU was read, and its free memory in MiB, from
+    which the driver's reserve is subtracted. None if it was not posted."""
 
     timestamp: str = ""
     available_memory: int | None = None
@@ -184,7 +184,7 @@ class Registered(Struct):
 
 
 class VestaRegister:
-    """`load` first. What awaits raises Temporary where the database does not answer."""
+    """Call `load` first. Coroutines raise Temporary if the database does not answer."""
 
     def __init__(
         self,
@@ -343,7 +343,7 @@ class Samples:
         return await asyncio.to_thread(lambda: [(at, decode(zlib.decompress(body))) for at, body in reversed(rows)])
 
     async def _write_waiting(self) -> None:
-        """What comes in a moment, and while the transaction before runs, is one transaction for all who wait."""
+        """Write the posts of a moment, and those since the last transaction, in one transaction."""
         await asyncio.sleep(_GATHER_SECONDS)
         async with self._writing:
             rows, self._waiting, self._next = self._waiting, [], None
