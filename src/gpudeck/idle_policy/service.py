@@ -82,7 +82,6 @@ class IdlePolicyService(Service):
         self._store = LadderStore(fenced or auth.database, fleet)
         self._prefix = "" if fleet == REAL else DEMO_PREFIX
         self._records: dict[str, LadderRecord] = {}
-        self._gone: set[str] = set()
         self._is_loaded = False
         self._looked_at = self._written_at = float("-inf")
         self.task: asyncio.Task[None] | None = None
@@ -101,7 +100,7 @@ class IdlePolicyService(Service):
         await cancel_tasks(self.task)
         try:
             if self._is_loaded and self._duty.is_held:
-                await self._write()
+                await self._store.replace_all(self._records.values())
         except Temporary as error:
             log.debug("ladders cannot be written: %s", error)
 
@@ -112,12 +111,11 @@ class IdlePolicyService(Service):
                 self._is_loaded, self._records = False, {}
                 return
             if not self._is_loaded:
-                self._records, self._gone = await self._store.load(), set()
-                self._is_loaded = True
+                self._records, self._is_loaded = await self._store.load(), True
             await self.keeps.load(now)
             self._look(now)
             if now - self._written_at >= _WRITE_SECONDS or now < self._written_at:
-                await self._write()
+                await self._store.replace_all(self._records.values())
                 self._written_at = now
             for place, rules in list(self._list_idle()):
                 await self._climb(place, rules, now)
@@ -126,14 +124,6 @@ class IdlePolicyService(Service):
         except Exception:
             log.exception("the idle policy could not take a step")
 
-    async def _write(self) -> None:
-        gone, self._gone = self._gone, set()
-        try:
-            await self._store.write(list(self._records.values()), gone)
-        except BaseException:
-            self._gone |= gone
-            raise
-
     def _look(self, now: float) -> None:
         """An unknown GPU is neither idle nor working: its span does not grow."""
         idle = {"idle", "allocated"} if self.settings.with_allocated else {"idle"}
@@ -141,8 +131,8 @@ class IdlePolicyService(Service):
             for gpu in host.gpus.values():
                 if gpu.availability in idle:
                     self._note_idle(gpu, now)
-                elif gpu.availability != "unknown" and self._records.pop(gpu.uuid, None) is not None:
-                    self._gone.add(gpu.uuid)
+                elif gpu.availability != "unknown":
+                    self._records.pop(gpu.uuid, None)
 
     def _note_idle(self, gpu: GpuState, now: float) -> None:
         users, jobs = find_owners(gpu), find_jobs(gpu)
@@ -217,7 +207,7 @@ class IdlePolicyService(Service):
     ) -> None:
         """Record a change with its audit entry. If the database fails, it did not happen."""
         entry = self._auth.audit.entry(_POLICY, f"idle policy: {kind}", _name(place), details=detail)
-        await self._store.write([changed], audit=entry)
+        await self._store.write(changed, entry)
         self._records[changed.gpu] = changed
         title = f"Idle policy: {did} GPU {place[1].label} of {place[0].name}"
         self._add_event(place, f"idle_policy_{kind}", title, detail, is_bad=is_bad)

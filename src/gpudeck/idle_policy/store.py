@@ -1,6 +1,6 @@
 """The idle policy in the database: the progress of each ladder, and the keeps of owners."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -20,7 +20,6 @@ from gpudeck.model.text import clean, show_length
 KEPT_SECONDS: Final = 90 * 86_400.0
 """Keeps are stored for this long after their end, for dry runs."""
 MAX_KEEPS: Final = 10_000
-_BATCH: Final = 500
 _NAMES: Final = [column.name for column in keeps.c if column.name != "fleet"]
 
 
@@ -49,22 +48,24 @@ class LadderStore(FleetStore):
         found = [msgspec.json.decode(body, type=LadderRecord) for (body,) in rows]
         return {one.gpu: one for one in found}
 
-    async def write(
-        self, records: Sequence[LadderRecord], gone: Collection[str] = (), audit: Executable | None = None
-    ) -> None:
-        """In one transaction. `audit` adds an entry to the audit log."""
+    async def replace_all(self, records: Iterable[LadderRecord]) -> None:
+        """Ladders of other GPUs are deleted."""
+        rows = [self._row(one) for one in records]
         async with self._database.begin() as connection:
-            changed = [*gone, *(one.gpu for one in records)]
-            for at in range(0, len(changed), _BATCH):
-                some = changed[at : at + _BATCH]
-                await connection.execute(delete(ladders).where(ladders.c.fleet == self._fleet, ladders.c.gpu.in_(some)))
-            rows = [
-                {"fleet": self._fleet, "gpu": one.gpu, "body": msgspec.json.encode(one).decode()} for one in records
-            ]
+            await connection.execute(delete(ladders).where(ladders.c.fleet == self._fleet))
             if rows:
                 await connection.execute(insert(ladders), rows)
-            if audit is not None:
-                await connection.execute(audit)
+
+    async def write(self, record: LadderRecord, audit: Executable) -> None:
+        """One ladder, and an entry of the audit log."""
+        async with self._database.begin() as connection:
+            own = (ladders.c.fleet == self._fleet) & (ladders.c.gpu == record.gpu)
+            await connection.execute(delete(ladders).where(own))
+            await connection.execute(insert(ladders), [self._row(record)])
+            await connection.execute(audit)
+
+    def _row(self, record: LadderRecord) -> dict[str, str]:
+        return {"fleet": self._fleet, "gpu": record.gpu, "body": msgspec.json.encode(record).decode()}
 
 
 class Keeps(FleetStore):
