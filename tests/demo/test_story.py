@@ -15,8 +15,16 @@ from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import name_fleet
-from gpudeck.demo.service import DemoInbox, DemoScenario, DemoScheduler
-from gpudeck.demo.story import PRICES, DemoReservation, plan_queue, plan_reservations, priced
+from gpudeck.demo.service import (
+    PRICES,
+    DemoInbox,
+    DemoReservation,
+    DemoScenario,
+    DemoScheduler,
+    plan_queue,
+    plan_reservations,
+    priced,
+)
 from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
 from gpudeck.fleet.hub import Hub
