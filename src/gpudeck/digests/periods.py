@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from gpudeck.digests.settings import DigestSettings
 from gpudeck.history.time_range import day_begins
+from gpudeck.idle_policy.settings import DAYS
 
 
 class DigestPeriod(Struct, frozen=True):
@@ -32,7 +33,7 @@ def find_period(every: Literal["week", "month"], settings: DigestSettings, zone:
 def _describe(every: Literal["week", "month"], end: date, settings: DigestSettings, zone: tzinfo) -> DigestPeriod:
     """The period that ends when the day `end` begins."""
     first = _first_day(every, end - timedelta(days=1))
-    offset = settings.weekday if every == "week" else 0
+    offset = DAYS.index(settings.day) if every == "week" else 0
     due = datetime.combine(end + timedelta(days=offset), time.fromisoformat(settings.at), zone)
     year, week, _ = first.isocalendar()
     return DigestPeriod(

@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta, Struct, field
 
 from gpudeck.alerts.notifiers.settings import ChannelName
-from gpudeck.idle_policy.settings import DAYS, Weekday
+from gpudeck.idle_policy.settings import Weekday
 from gpudeck.model.settings import Text
 from gpudeck.model.times import load_zone
 from gpudeck.model.usage import Frequency, NumberFormat
@@ -37,8 +37,3 @@ class DigestSettings(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         load_zone(self.zone)
-
-    @property
-    def weekday(self) -> int:
-        """Days after Monday."""
-        return DAYS.index(self.day)

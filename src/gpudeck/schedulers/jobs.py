@@ -73,15 +73,15 @@ class JobTracker:
         self._monotonic = monotonic
         self.open: dict[_Key, JobRecord] = {}
         self.hosts = JobHosts()
-        self._gpus: dict[int, JobGpuRecord] = {}
-        self._gpus_of: dict[int, dict[str, int]] = {}
+        self._gpus_of: dict[int, dict[str, JobGpuRecord]] = {}
+        """Of each job by UUID."""
         self._seen: set[_Key] = set()
         self._last: tuple[float, float] | None = None
         self._first = self._first_at = math.inf
         self._hour = 0
         self._places: list[tuple[GpuState, Allocation]] = []
-        self._keys: list[_Key] = []
-        self._slots: list[int] = []
+        self._counted: list[tuple[_Key, JobGpuRecord]] = []
+        """The jobs and job-GPUs of `_places`."""
         self._shared: list[int] = []
         """Places of GPUs that are shared or have a conflict."""
         self._is_certain: NDArray[np.bool_] = np.zeros(0, bool)
@@ -89,7 +89,7 @@ class JobTracker:
         self._row_of: dict[int, int] = {}
         """The row in `_amounts` of each GPU of a job that was counted in this hour."""
         self._rows = np.zeros(0, np.int64)
-        """The rows of `_slots`."""
+        """The rows of `_counted`."""
         self._left: set[int] = set()
         """Job-GPUs that are no longer allocated, and not written since."""
         self._waiting: dict[tuple[int, int], Amounts] = {}
@@ -132,8 +132,7 @@ class JobTracker:
             known = self.open.setdefault((record.scheduler, record.job, record.since), record)
             known.first_seen = record.first_seen
         for gpu in gpus:
-            self._gpus.setdefault(gpu.id, gpu)
-            self._gpus_of.setdefault(gpu.job_id, {}).setdefault(gpu.uuid, gpu.id)
+            self._gpus_of.setdefault(gpu.job_id, {}).setdefault(gpu.uuid, gpu)
         if self._hour == 0:
             self._hour = int(self._now() // HOUR) * HOUR
         rows = self._find_rows(hour)
@@ -144,9 +143,9 @@ class JobTracker:
     def _count_takeover(self, records: Collection[JobRecord]) -> None:
         """Another hub counted until its last write. Since then these jobs had their GPUs, but their usage is
         unknown."""
-        last_seen = {gpu: job.last_seen for job in records for gpu in self._gpus_of.get(job.id, {}).values()}
-        for place, slot in enumerate(self._slots):
-            gap = self._first_at - last_seen.get(slot, self._first_at)
+        last_seen = {job.id: job.last_seen for job in records}
+        for place, (_, gpu) in enumerate(self._counted):
+            gap = self._first_at - last_seen.get(gpu.job_id, self._first_at)
             if 0 < gap <= TAKEOVER_SECONDS and self._is_certain[place]:
                 self._amounts[self._rows[place], _UNOBSERVED] += gap
 
@@ -156,7 +155,7 @@ class JobTracker:
         waiting, self._waiting = self._waiting, {}
         left, self._left = self._left, set()
         seen, seen_at = [self.open[key].id for key in self._seen], self._last
-        usage = self._list_usage(left.union(self._slots))
+        usage = self._list_usage(left.union(gpu.id for _, gpu in self._counted))
         try:
             if seen_at is not None:
                 # First: a hub that takes over counts from here on, and nothing twice.
@@ -194,7 +193,7 @@ class JobTracker:
         """Job-GPUs whose usage may not be written at all: their jobs are new, or have just ended."""
         after = self._now() - 2 * WRITE_SECONDS
         new = (job.id for job in self.open.values() if job.first_seen > after)
-        of_new = {gpu for job in new for gpu in self._gpus_of.get(job, {}).values()}
+        of_new = {gpu.id for job in new for gpu in self._gpus_of.get(job, {}).values()}
         return {gpu for gpu, _ in self._waiting} | self._left | of_new
 
     def is_seen(self, job_id: int) -> bool:
@@ -207,33 +206,34 @@ class JobTracker:
         while len(self._waiting) > _MAX_WAITING:
             del self._waiting[next(iter(self._waiting))]
         self._amounts, self._row_of, self._hour = np.zeros_like(self._amounts), {}, hour
-        self._rows = self._find_rows(self._slots)
+        self._rows = self._find_rows(gpu.id for _, gpu in self._counted)
 
     def _regroup(self, table: FleetTable, places: list[tuple[GpuState, Allocation]], now: float) -> None:
         """Match jobs with the GPUs that are allocated now. Unchanged allocations are not evaluated again."""
         last_seen = now if self._last is None else self._last[0]
         known = {
-            gpu: (allocation, key, slot)
-            for (gpu, allocation), key, slot in zip(self._places, self._keys, self._slots, strict=True)
+            gpu: (allocation, counted)
+            for (gpu, allocation), counted in zip(self._places, self._counted, strict=True)
+            if counted[0] in self.open
         }
-        before, keys, slots = self._seen, [], []
+        before, left, self._places, self._counted = self._seen, self._counted, places, []
         for gpu, allocation in places:
-            old, key, slot = known.get(gpu, (None, ("", "", None), 0))
-            if old is not allocation or key not in self.open:
-                key, slot = self._key(allocation), self._find_gpu(self._find_job(allocation, now), gpu, table)
-            keys.append(key)
-            slots.append(slot)
-        self._seen = set(keys)
+            old, counted = known.get(gpu, (None, None))
+            if counted is None or old is not allocation:
+                job = self._find_job(allocation, now)
+                counted = self._key(allocation), self._find_gpu(job, gpu, table)
+            self._counted.append(counted)
+        self._seen = {key for key, _ in self._counted}
         for job in [self.open[key] for key in before - self._seen if key in self.open]:
             job.last_seen = last_seen
-        self._left |= set(self._slots) - set(slots)
+        slots = [gpu.id for _, gpu in self._counted]
+        self._left |= {gpu.id for _, gpu in left}.difference(slots)
         self._rows = self._find_rows(slots)
-        self._keys, self._places, self._slots = keys, places, slots
         self._shared = [at for at, (_, one) in enumerate(places) if one.conflict is not None or one.shared_with]
         # Of a host that does not report, Slurm knows what is allocated; its pods are not known.
         self._is_certain = np.array([one.scheduler != KUBERNETES for _, one in places], bool)
         for place in self._shared:
-            record = self._gpus[slots[place]]
+            record = self._counted[place][1]
             if not record.is_shared:
                 record.is_shared = 1
                 self._changed_gpus[record.id] = record
@@ -254,7 +254,7 @@ class JobTracker:
     def _count_start(self, seconds: Amounts, before: set[str], now: float, elapsed: float) -> None:
         """Count a new job from its start, but no GPU twice."""
         running = self._monotonic() - self._first
-        for place, key in enumerate(self._keys):
+        for place, (key, _) in enumerate(self._counted):
             job = self.open[key]
             if job.first_seen == now and job.since is not None and now - job.since <= LATE_SECONDS:
                 most = elapsed if self._places[place][0].uuid in before else running
@@ -295,7 +295,7 @@ class JobTracker:
         )
         self._add(self._rows, added)
         for place in np.flatnonzero(is_used & (seconds > 0)).tolist():
-            record = self._gpus[self._slots[place]]
+            record = self._counted[place][1]
             if not record.is_used:
                 record.is_used = 1
                 self._changed_gpus[record.id] = record
@@ -333,10 +333,9 @@ class JobTracker:
             self._changed_jobs[job.id] = job
         return job
 
-    def _find_gpu(self, job: JobRecord, gpu: GpuState, table: FleetTable) -> int:
+    def _find_gpu(self, job: JobRecord, gpu: GpuState, table: FleetTable) -> JobGpuRecord:
         known = self._gpus_of.setdefault(job.id, {})
-        found = known.get(gpu.uuid)
-        if found is None:
+        if gpu.uuid not in known:
             host = table.host_at[table.gpus.host[gpu.row]]
             memory = gpu.value("memory_total_bytes")
             record = JobGpuRecord(
@@ -349,9 +348,8 @@ class JobTracker:
                 model=gpu.name,
                 memory_bytes=None if memory is None else int(memory),
             )
-            found = known[gpu.uuid] = record.id
-            self._gpus[found] = self._changed_gpus[found] = record
-        return found
+            known[gpu.uuid] = self._changed_gpus[record.id] = record
+        return known[gpu.uuid]
 
     def _end_jobs(self, table: FleetTable, now: float) -> None:
         known = {gpu.uuid: gpu for gpu in table.gpu_at if gpu is not None}
@@ -364,8 +362,7 @@ class JobTracker:
                 self._changed_jobs[job.id] = job
             if is_over or now - job.last_seen > LOST_SECONDS:
                 del self.open[key]
-                for gpu in self._gpus_of.pop(job.id, {}).values():
-                    del self._gpus[gpu]
+                self._gpus_of.pop(job.id, None)
 
 
 def _is_given_back(job: JobRecord, gpu: GpuState | None) -> bool:
