@@ -22,7 +22,7 @@ from bench.tables import Row, print_table
 from gpudeck.history.base import Fault, RunsQuery, VerdictQuery
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
-from gpudeck.history.verdicts import RULES
+from gpudeck.history.verdict_rules import RULES
 from gpudeck.model.job import Run, RunVerdict
 
 GPUS, HOUR = 8, 3600.0

@@ -1,7 +1,7 @@
 """A verdict rule: GPUs that look busy, and draw little power."""
 
 from gpudeck.history.run_columns import RunFacts
-from gpudeck.history.verdicts import VerdictRule
+from gpudeck.history.verdict_rules import VerdictRule
 
 BUSY_PERCENT, LOW_SHARE = 80.0, 0.4
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from gpudeck.history.verdicts import RULES
+from gpudeck.history.verdict_rules import RULES
 
 PAGE = Path(__file__).parents[2] / "docs" / "verdicts.md"
 

@@ -8,7 +8,8 @@ import pytest
 
 from gpudeck.history.base import Fault
 from gpudeck.history.run_columns import EarlierRun, RunFacts, RunSamples
-from gpudeck.history.verdicts import RULES, find_suggestions, judge_run
+from gpudeck.history.verdict_rules import RULES
+from gpudeck.history.verdicts import find_suggestions, judge_run
 
 GIB = 2.0**30
 HOUR = 360

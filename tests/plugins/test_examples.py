@@ -20,7 +20,7 @@ from gpudeck.model.report import Report
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BROKEN = """
 import sys
-from gpudeck.history.verdicts import VerdictRule
+from gpudeck.history.verdict_rules import VerdictRule
 from gpudeck.sources.base import SourcePlugin
 
 class Failing:
