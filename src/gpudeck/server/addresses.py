@@ -1,5 +1,5 @@
-"""The address of a caller behind trusted proxies, and the key under which its requests are counted; the
-URLs of the hub itself, for a browser on its machine and for others."""
+"""The address of a caller behind trusted proxies, and the key for counting its requests; the hub's own URLs, for a
+browser on its machine and for others."""
 
 import ipaddress
 import socket
@@ -14,7 +14,7 @@ _MAX_HOPS = 32
 
 
 class Networks:
-    """A set of addresses, given as addresses and networks. Asking again for the same address costs nothing."""
+    """A set of addresses, given as addresses and networks. Lookups are cached."""
 
     def __init__(self, networks: Iterable[str]) -> None:
         self._networks = [ipaddress.ip_network(network, strict=False) for network in networks]
@@ -27,14 +27,14 @@ class Networks:
 
 
 class Callers:
-    """Finds the address of a request. What a request says of itself counts only where a trusted proxy says it."""
+    """Finds the caller's address of a request. Forwarding headers count only from a trusted proxy."""
 
     def __init__(self, proxies: Sequence[str] = ()) -> None:
         self.proxies = Networks(proxies)
 
     def place(self, scope: Scope) -> str:
-        """The caller's address; "" where there is none. Behind a trusted proxy the scope is corrected: `client` is
-        the caller then, and `scheme` what it spoke with the proxy. `peer` is the other end of the connection."""
+        """The caller's address; "" if there is none. Behind a trusted proxy the scope is corrected: `client` is then
+        the caller, and `scheme` that of its connection to the proxy. `peer` is the other end of this connection."""
         client = scope.get("client")
         peer: str = client[0] if client else ""
         scope["peer"] = peer
@@ -49,7 +49,7 @@ class Callers:
         return address
 
     def _rightmost_untrusted(self, peer: str, told: str) -> str:
-        """Each proxy adds its own caller on the right; what stands left of the first untrusted one may be invented."""
+        """Each proxy adds its own caller on the right; everything left of the first untrusted one may be forged."""
         address = peer
         for word in reversed(told.split(",")[-_MAX_HOPS:]):
             found = parse_address(_without_port(word.strip()))
@@ -62,7 +62,7 @@ class Callers:
 
 
 def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """An IPv4 address that a socket for both kinds writes as one of IPv6 is what it is; None for what is no address."""
+    """The address, with IPv4-mapped IPv6 converted to IPv4; None if it is invalid."""
     try:
         found = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -72,7 +72,7 @@ def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | 
 
 @lru_cache(_KEPT)
 def count_as(address: str) -> str:
-    """What an address is counted under: itself, or the /64 of IPv6, of which one user has 2**64 addresses."""
+    """The key for counting: the address itself, or the /64 of IPv6, because one user has 2**64 addresses."""
     found = parse_address(address)
     if found is None or found.version == 4:
         return str(found or address)
@@ -89,7 +89,7 @@ _ANYWHERE = {"", "0.0.0.0", "::"}  # noqa: S104
 
 
 def url_here(address: Address, listening: socket.socket, scheme: str) -> str:
-    """The address for a browser on this machine."""
+    """The URL for a browser on this machine."""
     host = address.host
     if host in _ANYWHERE:
         takes_ipv4 = listening.family == socket.AF_INET or not listening.getsockopt(
@@ -100,15 +100,15 @@ def url_here(address: Address, listening: socket.socket, scheme: str) -> str:
 
 
 def url_elsewhere(address: Address, listening: socket.socket, scheme: str, page: str | None) -> str | None:
-    """The address for other machines: `page`, which an operator has set, or else this machine's name; None where they
-    cannot reach the hub. One that listens on loopback alone is reached only through a proxy, at `page`."""
+    """The URL for other machines: `page` if configured, else with this machine's name; None if they cannot reach the
+    hub. A hub on loopback is reached only through a proxy, at `page`."""
     if page or is_loopback(address.host):
         return page and page.rstrip("/")
     return write_url(socket.gethostname() if address.host in _ANYWHERE else address.host, listening, scheme)
 
 
 def note_address(address: Address, elsewhere: str | None, page: str | None) -> str | None:
-    """What an operator should know about the address that other machines are given; None: nothing."""
+    """A warning for the operator about the URL that other machines are given; None if there is none."""
     if elsewhere is None:
         return f"other machines cannot reach this hub: set `listen: :{address.port}` and `read: open` in gpudeck.yaml"
     if page or address.host not in _ANYWHERE:

@@ -1,7 +1,5 @@
-"""Which requests are served, and in which order: an ASGI application in front of all others. See docs/limits.md.
-
-It costs a few microseconds per request, before anything of the request is read.
-"""
+"""Admission control: which requests are served, and in which order. An ASGI application in front of all others; see
+docs/limits.md. It costs a few microseconds per request, before the request is read."""
 
 import asyncio
 import math
@@ -27,21 +25,21 @@ KINDS = (
 )
 """The limits whose refusals `hits` counts: those of this module and those of connections."""
 HOLD_SECONDS = 1.0
-"""A refusal is delayed by so much on average: a client that retries at once, on many connections, costs little then."""
+"""A refusal is delayed by this much on average, so that clients that retry at once on many connections cost little."""
 COSTLY_REPORT = 20.0
-"""A report that has to be decompressed to be refused costs its address so many requests."""
+"""A refused report that had to be decompressed costs its address this many requests."""
 REGISTRATIONS_PER_SECOND, REGISTRATIONS_BURST = 10.0, 200
-"""Of senders with a valid token that ask for an id, from one address."""
+"""For senders with a valid token that ask for an id, per address."""
 BYTES_A_REQUEST, MAX_FOR_BYTES = 256 * 1024, 20
-"""So many bytes of a response cost one more request, up to a maximum: a script may read the largest fleet every
+"""This many bytes of a response cost another request, up to a maximum: a script may read the largest fleet every
 second."""
 SECONDS_A_REQUEST, MAX_FOR_TIME = 0.01, 10
-"""So much time until the response begins costs one more request, up to a maximum: other requests may have caused some
-of that time."""
+"""This much time before the response begins costs another request, up to a maximum, because other requests may have
+caused part of it."""
 FILES, FILES_A_REQUEST = "/assets/", 5
-"""So many of the page's files cost one request: a class that opens the page behind one address asks for hundreds."""
+"""This many of the page's files cost one request: a class that opens the page behind one address asks for hundreds."""
 CONNECTION = "gpudeck.connection"
-"""Among the extensions of a scope: its `refund` gives the address back what opening the connection cost."""
+"""A key in the extensions of a scope: its `refund` returns the cost of opening the connection."""
 _REPORTS, _STREAM, _LOGIN = "/api/v1/reports", "/api/v1/stream", "/api/v1/login"
 _MESSAGES = {
     "requests": "this address asks more often than this hub lets it",
@@ -53,35 +51,35 @@ _MESSAGES = {
 
 
 class ReportSender(Struct, frozen=True):
-    """A request of a known sender. `reports` are limited by `id`, wherever they come from; `registrations` by address,
-    since their senders have no id yet."""
+    """A request of a known sender. `reports` are limited by `id`, from any address; `registrations` by address, because
+    their senders have no id yet."""
 
     kind: Literal["reports", "registrations"]
     id: Hashable = None
 
 
 class ReportSenders(Protocol):
-    """Senders other than agents: they report on paths of their own, and understand no 429."""
+    """Senders other than agents: they report on paths of their own, and do not handle 429."""
 
     def owns(self, path: str) -> bool:
-        """Whether that path, without the hub's prefix, is one of theirs. Asked for every request."""
+        """Whether the path, without the hub's prefix, is one of theirs. Called for every request."""
         ...
 
     def recognize(self, path: str, scope: Scope) -> ReportSender | None:
-        """None for an unknown sender, whose request counts like any other of its address."""
+        """None for an unknown sender, whose request counts towards its address."""
         ...
 
     def is_refusal(self, body: bytes) -> bool:
-        """Whether a response with that body refuses a report that had to be read."""
+        """Whether a response with this body refuses a report that had to be read."""
         ...
 
     async def refuse(self, send: Send) -> None:
-        """Answers a report over the limit so that the sender tries again later."""
+        """Answers a report over the limit such that the sender retries later."""
         ...
 
 
 class _AdmittedReport(Struct):
-    """`key` is whom its limit is for; None as `caller` for one that is not limited."""
+    """`key` is the key of its limit; `caller` is None for a report without limits."""
 
     caller: str | None
     key: Hashable
@@ -89,7 +87,7 @@ class _AdmittedReport(Struct):
 
 
 class _Request(Struct):
-    """An admitted request. `waited` are seconds until its response that cost the hub nothing."""
+    """An admitted request. `waited` are the seconds before its response that cost the hub nothing."""
 
     gate: "AdmissionGate"
     caller: str | None
@@ -100,13 +98,13 @@ _request: ContextVar[_Request] = ContextVar("request")
 
 
 def exclude_wait(seconds: float) -> None:
-    """The current request waited so long for others: that time costs its address nothing."""
+    """Exclude time that the current request spent waiting for others from its cost."""
     if request := _request.get(None):
         request.waited += seconds
 
 
 async def checkpoint() -> None:
-    """Lets other requests start before the current one goes on. Work of more than a millisecond is split by it."""
+    """Yield to other requests. Work of more than a millisecond calls this in between."""
     if request := _request.get(None):
         await request.gate.wait_again(request)
     else:
@@ -114,11 +112,8 @@ async def checkpoint() -> None:
 
 
 class AdmissionGate:
-    """`app` behind its limits. `hits` counts refusals by limit.
-
-    `proxies` are networks whose word about the caller's address counts; `prefix` is what paths of `senders` and of
-    files may begin with. One event loop owns it.
-    """
+    """`app` behind its limits. `hits` counts refusals by limit. `proxies` are networks whose forwarding headers are
+    trusted; `prefix` may precede the paths of `senders` and of files. One event loop owns it."""
 
     def __init__(
         self,
@@ -144,8 +139,8 @@ class AdmissionGate:
         self._logins = RateLimiter("logins", settings.logins_per_second, settings.logins_burst)
         self._streams = ConcurrencyLimiter(settings.streams_per_address, settings.streams)
         self._starts = FairQueue(self._requests, now=now)
-        # Attempts to log in, begun ones too: in a flood of them the address with the fewest lately is next, and all
-        # others' requests wait for at most one of them.
+        # Logins, including begun ones: in a flood of them the address with the fewest recent ones is next, and other
+        # requests wait for at most one of them.
         self._attempts = RateLimiter("attempts", settings.logins_per_second, settings.logins_burst)
         self._login_starts = FairQueue(self._attempts, now=now)
         self._senders = tuple(senders)
@@ -159,15 +154,15 @@ class AdmissionGate:
     def admit_report(
         self, peer: str, headers: Mapping[bytes, bytes], refund: Callable[[], None]
     ) -> "_AdmittedReport | None":
-        """Admits an agent's report without a wait; None where it has to be admitted as any other request: its token is
-        not known here yet, or the limit is reached."""
+        """Admits an agent's report immediately; None if it must be admitted like any other request: its token is not
+        known here yet, or the limit is reached."""
         caller, key = self._find_sender(peer, headers)
         if caller is not None and (key not in self._reports or self._reports.take(key, self._now())):
             return None
         return _AdmittedReport(caller, key, refund)
 
     def _find_sender(self, peer: str, headers: Mapping[bytes, bytes]) -> tuple[str | None, Hashable]:
-        """Whose limits the request counts for, None where none do, and the key of the sender."""
+        """The key of the sender's limits (None: no limits), and the key of the sender."""
         callers = self._callers
         address = peer if callers.proxies.is_empty else callers.place({"client": (peer, 0), "headers": headers.items()})
         if self._unlimited.has(address):
@@ -176,7 +171,7 @@ class AdmissionGate:
         return caller, (hash(headers.get(b"authorization", b"")), caller)
 
     def charge_report(self, report: "_AdmittedReport", status: int) -> None:
-        """After its response: see `_charge_for_report`."""
+        """Called after its response: see `_charge_for_report`."""
         if report.caller is not None:
             self._charge(report, _refuses_status(status), is_known=True)
 
@@ -213,7 +208,7 @@ class AdmissionGate:
     def _admit(
         self, caller: str, path: str, senders: ReportSenders | None, scope: Scope, send: Send
     ) -> tuple[RateLimiter, float, Send]:
-        """The limiter of this request, the seconds that it has to wait, and what its response is sent with."""
+        """The limiter of this request, the seconds that it has to wait, and the send function for its response."""
         is_refused: Callable[[Message], bool | None] = _refuses_report
         key: Hashable = None
         limiter, by = self._requests, cast("Hashable", caller)
@@ -225,8 +220,9 @@ class AdmissionGate:
                 key, is_refused = (senders, sender.id), partial(_refuses_body, senders)
                 limiter, by = self._reports, key
         elif path.endswith(_REPORTS):
-            # A token that was accepted once from an address has a limit of its own there. By its hash: a secret is not
-            # kept where it need not be.
+            # A token that was accepted from an address has its own limit there. Kept by its hash: secrets are not
+            # stored
+            # unless needed.
             token = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
             key = (hash(token), caller)
             limiter, by = (self._reports, key) if key in self._reports else (limiter, by)
@@ -242,8 +238,9 @@ class AdmissionGate:
     def _charge_for_report(
         self, key: Hashable, caller: str, is_refused: Callable[[Message], bool | None], scope: Scope, send: Send
     ) -> Send:
-        """A report that is refused though its token is valid costs more. `key` is known once a report is accepted, and
-        what its connection cost the address is given back: who reports is limited by that, behind any gateway."""
+        """A report that is refused despite a valid token costs more. `key` is known once a report is accepted; then
+        the cost of its connection is refunded to the address, because senders are limited by their key, behind any
+        gateway."""
         is_known = key in self._reports
         report = _AdmittedReport(caller, key, lambda: _refund_connection(scope))
 
@@ -271,7 +268,7 @@ class AdmissionGate:
                 cost = min((self._now() - began - request.waited) / SECONDS_A_REQUEST, MAX_FOR_TIME)
             else:
                 cost = min(len(message.get("body", b"")) / BYTES_A_REQUEST, MAX_FOR_BYTES)
-            # Less was paid for with the request.
+            # The request was charged less.
             if cost >= 1:
                 self._requests.charge(caller, self._now(), cost)
             await send(message)
@@ -279,7 +276,7 @@ class AdmissionGate:
         return send_and_charge
 
     async def _wait_for_start(self, caller: str | None) -> None:
-        """One request starts in each turn of the event loop: reports are served between them."""
+        """One request starts per turn of the event loop: reports are served in between."""
         if not self._starts.is_taken:
             asyncio.get_running_loop().call_soon(self._start_next)
         await self._starts.acquire(caller)
@@ -298,7 +295,7 @@ class AdmissionGate:
             asyncio.get_running_loop().call_soon(self._start_next)
 
     async def wait_again(self, request: _Request) -> None:
-        """As if the request started once more."""
+        """Wait as if the request started again."""
         asked = self._now()
         await self._wait_for_start(request.caller)
         request.waited += self._now() - asked
@@ -322,7 +319,7 @@ class AdmissionGate:
 
     async def _refuse(self, name: str, wait: float, send: Send, senders: ReportSenders | None = None) -> None:
         self.hits[name] += 1
-        # With jitter: clients that came together would else all be back in one moment.
+        # With jitter: clients that came together would otherwise retry together.
         await asyncio.sleep(self._hold * random.uniform(0.5, 1.5))  # noqa: S311 - no secret
         if senders is not None:
             await senders.refuse(send)
@@ -333,13 +330,14 @@ class AdmissionGate:
 
 
 def _is_login(method: str, path: str) -> bool:
-    """With a password, or the callback of a provider. As the framework reads it: /api/v1//login/ is /api/v1/login."""
+    """Whether the path is a login with a password or the callback of a provider. Normalized as by the framework:
+    /api/v1//login/ is /api/v1/login."""
     read = f"/{'/'.join(filter(None, path.split('/')))}"
     return read.endswith(_LOGIN) if method == "POST" else f"{_LOGIN}/oidc/" in read and read.endswith("/callback")
 
 
 def _refuses_report(message: Message) -> bool | None:
-    """Whether this part of a response refuses an agent's report that had to be read; None where it says neither."""
+    """Whether this part of a response refuses an agent's report that had to be read; None if it cannot tell."""
     return _refuses_status(message.get("status", 500))
 
 
@@ -348,7 +346,7 @@ def _refuses_status(status: int) -> bool | None:
 
 
 def _refuses_body(senders: ReportSenders, message: Message) -> bool | None:
-    """The same for senders whose responses have the status 200 whatever they say."""
+    """The same for senders whose responses always have status 200."""
     return senders.is_refusal(message["body"]) if "body" in message else None
 
 

@@ -1,5 +1,5 @@
-"""The few ASGI pieces that the raw routes (reports, stream) share. They skip the framework because it would cost more
-than the work itself: about half of the ingest rate. And the security headers that every response carries."""
+"""The ASGI parts shared by the raw routes (reports, stream), which bypass the framework because it would cost about
+half of the ingest rate; and the security headers of every response."""
 
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
@@ -18,7 +18,7 @@ _JSON = [(b"content-type", b"application/json")]
 
 
 class ErrorDetail(Struct, frozen=True):
-    """`code` is for programs and stays; `message` says what is wrong, `hint` what to do."""
+    """`code` is for programs and stable; `message` describes the error, `hint` the next step."""
 
     code: str
     message: str
@@ -30,7 +30,7 @@ class ErrorBody(Struct, frozen=True):
 
 
 class Response(Struct, frozen=True):
-    """A whole response in JSON."""
+    """A complete JSON response."""
 
     status: int
     body: bytes
@@ -46,13 +46,13 @@ def make_error(status: int, code: str, message: str, hint: str = "", *headers: H
 
 
 def read_headers(scope: Scope, *names: bytes) -> list[str]:
-    """The values of the named headers, "" where one is absent."""
+    """The values of the named headers, "" if one is absent."""
     found = dict(scope["headers"])
     return [found.get(name, b"").decode("latin-1") for name in names]
 
 
 async def send_json(send: Send, status: int, body: bytes, *headers: Header) -> None:
-    # Without its length the answer would go out in chunks, which costs more than the answer.
+    # Without a length the response would be chunked, which costs more than the response itself.
     length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [*_JSON, length, *headers]})
     await send({"type": "http.response.body", "body": body})
@@ -63,8 +63,7 @@ async def send_error(send: Send, status: int, code: str, message: str, hint: str
 
 
 async def live(receive: Receive, send: Send) -> None:
-    """A server's question whether we are ready, and later whether we are done: always. What there is to start and to
-    stop is the hub's."""
+    """The server's lifespan events: nothing to do, as the hub starts and stops its parts itself."""
     for moment in ("startup", "shutdown"):
         await receive()
         await send({"type": f"lifespan.{moment}.complete"})
@@ -75,12 +74,12 @@ PAGE_POLICY = (
     "connect-src 'self'; worker-src 'self'; manifest-src 'self'; base-uri 'self'; form-action 'self'; "
     "frame-ancestors 'none'"
 )
-"""For the page: nothing but its own files, and no script in its text."""
+"""For the page: nothing but its own files, and no inline scripts."""
 WORKER_POLICY = (
     "default-src 'none'; script-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-"""For its scripts: one of them runs as a worker, which keeps to the policy that came with it and not to the page's."""
+"""For its scripts: a worker has its own policy, not that of the page."""
 _POLICY = b"default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _PERMISSIONS = b"camera=(), display-capture=(), geolocation=(), microphone=(), payment=(), usb=()"
 
@@ -94,17 +93,17 @@ SAFE_HEADERS: tuple[Header, ...] = (
 )
 _TRANSPORT = (b"strict-transport-security", b"max-age=31536000")
 _SECURE_HEADERS = (*SAFE_HEADERS, _TRANSPORT)
-"""With TLS also: never again without it. Not for names below this one, of which the hub knows nothing."""
+"""With TLS also HSTS, without subdomains, which the hub does not know."""
 _NAMES = frozenset(name for name, _ in _SECURE_HEADERS)
 
 
 def safe_headers(scheme: str) -> tuple[Header, ...]:
-    """What a response over that scheme carries."""
+    """The security headers of a response with this scheme."""
     return _SECURE_HEADERS if scheme == "https" else SAFE_HEADERS
 
 
 class SafeApp:
-    """An application whose every answer carries the headers above."""
+    """An application with these headers on every response."""
 
     def __init__(self, app: App) -> None:
         self._app = app
@@ -112,7 +111,7 @@ class SafeApp:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
-                # Asked only now: on the way in it may have been a trusted proxy that spoke TLS with the caller.
+                # Read now: on the way in, a trusted proxy may have corrected the scheme.
                 wanted = safe_headers(scope.get("scheme", "http"))
                 message["headers"] = _complete(message.get("headers", ()), wanted)
             await send(message)
@@ -122,7 +121,7 @@ class SafeApp:
 
 def _complete(said: Iterable[Header], wanted: tuple[Header, ...]) -> list[Header]:
     headers = list(said)
-    # Few routes say any of them, and all routes pass here: those that say none cost no more than a look.
+    # Few routes set any of these headers, and all responses pass here: those that set none cost only one check.
     for name, _ in headers:
         if name in _NAMES:
             names = {name for name, _ in headers}

@@ -1,8 +1,8 @@
 """One HTTP connection: timeouts of each part, requests that it serves itself, and requests that it passes to uvicorn's
 protocol. See docs/limits.md.
 
-One parser reads what comes in, so that the connection knows what it waits for. A whole report is served without the
-ASGI application, which would cost several times as much as its work; everything else goes to the application, which
+One parser reads all input, so the connection knows what it waits for. A complete report is served without the ASGI
+application, which would cost several times as much as the work itself; everything else goes to the application, which
 serves the same path with the same responses.
 """
 
@@ -45,23 +45,23 @@ log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES = 64 * 1024
 MAX_PIPELINED = 16
-"""Requests that a client may send on one connection beyond the one that is being answered."""
+"""Requests that a client may pipeline behind the one that is being answered."""
 STALL_SECONDS, MIN_READ_BYTES = 10.0, 16 * 1024
-"""What a client has to read of a waiting response in that time: what it does not read fills the hub's memory."""
+"""A client must read this much of a pending response within this time: unread data fill the hub's memory."""
 MAX_DIRECT_BYTES: Final = 256 * 1024
-"""A request that is larger is left to the application, which reads it in pieces."""
+"""Larger requests go to the application, which reads them in pieces."""
 _UNUSUAL: Final = frozenset({b"expect", b"transfer-encoding", b"x-forwarded-proto"})
-"""Headers of requests that are left to the application."""
+"""Requests with these headers go to the application."""
 READ_SECONDS, BUSY_READ_SECONDS, MANY_WAITING = 0.006, 0.03, 256
-"""First reports are read for so much time in a turn of the event loop, a third of it, and for most of it while many
-wait, as after a restart with thousands of agents."""
+"""How long first reports are read per turn of the event loop: a third of it, or most of it while many wait, as after a
+restart with thousands of agents."""
 _NO_PROTOCOL: Final = asyncio.Protocol()
 _NOT_HTTP = "this is no HTTP request that this hub understands"
 
 
 class DirectRequest(Struct):
-    """`headers` by their names in lower case. `peer` is the address of the other end of the connection, and `refund`
-    gives it back what opening the connection cost."""
+    """`headers` have lower-case names. `peer` is the address of the other end of the connection, and `refund` returns
+    the cost of opening the connection to it."""
 
     headers: dict[bytes, bytes]
     body: bytes
@@ -70,28 +70,28 @@ class DirectRequest(Struct):
 
 
 class DirectRoute(Protocol):
-    """`starts` are the first lines of its requests."""
+    """`starts` are the request lines of its requests."""
 
     starts: tuple[bytes, ...]
 
     def is_known(self, request: DirectRequest) -> bool:
-        """Whether the sender is one whose request may be waited for; its body is not whole yet."""
+        """Whether the sender is known, so that the incomplete request may be awaited."""
         ...
 
     def serve(self, request: DirectRequest) -> "Response | Awaitable[Response] | None":
-        """None where the application has to serve it: nothing was done with it then."""
+        """None if the application must serve it: then nothing was done."""
         ...
 
 
 class FirstReports:
-    """First reports of connections wait here for their turn. The event loop reads everything that has come before it
-    does anything else: where thousands of agents come back after a restart, that would be seconds of work."""
+    """The queue of first reports of connections. The event loop reads all input before it does anything else: when
+    thousands of agents return after a restart, that would be seconds of work."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[Connection, bytes]] = deque()
 
     def add(self, connection: "Connection", data: bytes) -> None:
-        """`data` is what was read from the connection, which reads no more until its turn."""
+        """`data` was read from the connection, which reads no more until its turn."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._serve)
         self._waiting.append((connection, data))
@@ -110,7 +110,7 @@ class FirstReports:
 
 
 def encode_response(response: Response, scheme: str) -> bytes:
-    """The response as it is sent, with the headers that every response has."""
+    """The response as bytes, with the headers that every response has."""
     length = b"content-length: %d\r\n\r\n" % len(response.body)
     return _encode_head(response.status, response.headers, scheme) + _date(int(time.time())) + length + response.body
 
@@ -127,8 +127,8 @@ def _date(second: int) -> bytes:
 
 
 class ConnectionLimiter:
-    """How many connections there are and how often they are opened, per address and in all. `hits` counts refusals by
-    limit. `proxies` bring many callers each: limits for one address do not hold for them."""
+    """Limits the number of connections and the rate at which they are opened, per address and in total. `hits` counts
+    refusals by limit. `proxies` carry many callers each: limits per address do not apply to them."""
 
     def __init__(
         self,
@@ -141,16 +141,16 @@ class ConnectionLimiter:
         self.hits: Counter[str] = Counter() if hits is None else hits
         self.open = ConcurrencyLimiter(self.settings.connections_per_address, self.settings.connections)
         self.answering: set[asyncio.Future[Response]] = set()
-        """Responses to direct requests that are being made."""
+        """Pending responses to direct requests."""
         self.unused: dict[Connection, None] = {}
-        """Connections that have sent no request yet, the oldest first."""
+        """Connections without a request so far, the oldest first."""
         self.without_protocol: set[Connection] = set()
-        """Connections that have sent nothing but direct requests: the HTTP server does not know them."""
+        """Connections that have sent only direct requests: the HTTP server does not know them."""
         self._openings = RateLimiter("openings", self.settings.requests_per_second, self.settings.requests_burst)
         self._unlimited = Networks([*self.settings.unlimited, *proxies])
 
     def admit(self, accepted: socket.socket, address: str, now: float) -> "Connection | None":
-        """None where the connection is refused; otherwise it counts until it is `release`d."""
+        """None if the connection is refused; otherwise it counts until it is `release`d."""
         caller = count_as(address)
         if not self._unlimited.has(address):
             if not self.open.has_room_for(caller):
@@ -172,15 +172,13 @@ class ConnectionLimiter:
         return connection
 
     def charge_openings(self, caller: str, number: float) -> None:
-        """The caller may open so many fewer connections for a while; below 0: so many more."""
+        """Charge the caller for this many openings; a negative number is a refund."""
         self._openings.charge(caller, asyncio.get_running_loop().time(), number)
 
 
 class Connection(asyncio.Protocol):
-    """An accepted connection: it serves reports, and passes everything else on to the HTTP server's own protocol.
-
-    It ends when a part of a request takes too long or is too large, or when a response is not read.
-    """
+    """An accepted connection: it serves reports, and passes everything else to the HTTP server's own protocol. It ends
+    when a part of a request takes too long or is too large, or when a response is not read."""
 
     def __init__(self, limiter: ConnectionLimiter, caller: str, accepted: socket.socket) -> None:
         self.caller = caller
@@ -190,27 +188,26 @@ class Connection(asyncio.Protocol):
         self._is_released = self._is_refunded = False
         self._protocol = _NO_PROTOCOL
         self._awaited, self._due = "head_time", inf
-        """The setting that limits, and the hit that counts, what the client is expected to send next; and when that has
-        to be there."""
+        """The setting and the counter for what the client must send next, and the deadline for it."""
         self._timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._url = b""
         self._is_between_requests = True
         self._kept: bytearray | None = None
-        """All that has come of a request that may be served directly, which `_headers` and `_body` are of."""
+        """All bytes of a request that may be served directly, from which `_headers` and `_body` come."""
         self._headers: dict[bytes, bytes] = {}
         self._body = bytearray()
         self._has_head = self._is_usual = False
         self._host: bytes | None = None
         self._early = b""
-        """What follows a report that is being answered."""
+        """The bytes after a report that is being answered."""
         self._answering: asyncio.Future[Response] | None = None
         self._is_unread = False
-        """Whether nothing is read because responses to direct requests are not."""
+        """Whether reading is paused because the client does not read the responses to direct requests."""
 
     def release(self) -> None:
-        """The connection is closed. May be called twice."""
+        """The connection is closed. Idempotent."""
         if not self._is_released:
             self._is_released = True
             self._limiter.open.release(self.caller)
@@ -218,7 +215,7 @@ class Connection(asyncio.Protocol):
             self._limiter.without_protocol.discard(self)
 
     def refund(self) -> None:
-        """Opening it costs the caller nothing. May be called twice."""
+        """Refund the cost of opening it to the caller. Idempotent."""
         if not self._is_refunded:
             self._is_refunded = True
             self._limiter.charge_openings(self.caller, -1)
@@ -226,7 +223,7 @@ class Connection(asyncio.Protocol):
     def pass_to(
         self, make_protocol: Callable[[], asyncio.Protocol], direct: DirectRoute | None, first: FirstReports
     ) -> None:
-        """The protocol that gets what is received, but for what `direct` serves. Before the connection is made."""
+        """Set the protocol that gets everything that `direct` does not serve. Called before the connection is made."""
         self._make_protocol, self._direct, self._first = make_protocol, direct, first
         self._starts = () if direct is None else direct.starts
 
@@ -239,7 +236,7 @@ class Connection(asyncio.Protocol):
         self._scheme = "http" if transport.get_extra_info("sslcontext") is None else "https"
         self._limiter.without_protocol.add(self)
         self._parser: Any = httptools.HttpRequestParser(self)
-        # As uvicorn's own parser: a request that follows one with `Connection: close` is ignored, not an error.
+        # As uvicorn's own parser: a request after one with `Connection: close` is ignored.
         self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
         self._await("head_time")
         self._watch()
@@ -250,12 +247,12 @@ class Connection(asyncio.Protocol):
         self._protocol.connection_lost(exc)
         if self._answering is not None:
             self._answering.cancel()
-        # Both refer to this object: without them nothing is left for the garbage collector to do.
+        # Both refer to this object: breaking the cycle leaves nothing for the garbage collector.
         self._parser, self._protocol = None, _NO_PROTOCOL
 
     def data_received(self, data: bytes) -> None:
         if self in self._limiter.unused and self._starts and data.startswith(self._starts):
-            # It waits for its turn, which is no time of the sender's.
+            # It waits for its turn; this time does not count against the sender.
             self._due = inf
             self._transport.pause_reading()
             self._first.add(self, data)
@@ -263,7 +260,7 @@ class Connection(asyncio.Protocol):
             self.receive(data)
 
     def receive_first(self, data: bytes) -> None:
-        """What has waited for its turn."""
+        """Read what waited in the queue."""
         if not self._transport.is_closing():
             self._transport.resume_reading()
             self.receive(data)
@@ -287,10 +284,10 @@ class Connection(asyncio.Protocol):
         self._watch()
 
     def _parse(self, data: bytes) -> bool:
-        """Whether the connection goes on."""
+        """Returns whether the connection continues."""
         if self._awaited == "head_time":
             self._head_bytes += len(data)
-            # A large piece may hold the end of the head and a body, whose own limit comes later.
+            # A large chunk may contain the end of the head and a body, which has its own limit later.
             if self._head_bytes > MAX_HEAD_BYTES + len(data) or len(data) > 16 * MAX_HEAD_BYTES:
                 self._limiter.charge_openings(self.caller, COSTLY_REPORT)
                 self._give_up("head_size")
@@ -306,7 +303,7 @@ class Connection(asyncio.Protocol):
         return True
 
     def _serve_directly(self, kept: bytearray) -> bool:
-        """False for a request of the application. Otherwise it is served, or waits for its rest."""
+        """False if the application must serve the request. Otherwise it is served, or waits for the rest."""
         direct = self._direct
         if direct is None or len(kept) > MAX_DIRECT_BYTES or not (self._is_usual or not self._has_head):
             return False
@@ -350,18 +347,18 @@ class Connection(asyncio.Protocol):
             self.receive(data)
 
     def close(self) -> None:
-        """Once everything that was written is sent."""
+        """Close once all written data are sent."""
         self._transport.close()
 
     def _pass_on(self, data: bytes) -> None:
-        """To the HTTP server's own protocol, which agents do not need."""
+        """Pass data to the HTTP server's own protocol, which agents do not need."""
         if self._protocol is _NO_PROTOCOL:
             self._limiter.without_protocol.discard(self)
             self._protocol = self._make_protocol()
             self._protocol.connection_made(self._transport)
         token = _connection.set(self)
         self._protocol.data_received(data)
-        # The transport keeps this context: without the reset the two would refer to each other for ever.
+        # The transport keeps this context: without the reset the two would form a reference cycle.
         _connection.reset(token)
 
     def note_answered(self) -> None:
@@ -376,7 +373,7 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         self._protocol.pause_writing()
         if not self.unanswered:
-            # The application waits by itself before it writes more.
+            # The application itself waits before it writes more.
             self._is_unread = True
             self._transport.pause_reading()
         self._check_reading(inf)
@@ -390,7 +387,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def on_message_begin(self) -> None:
-        # Another request behind one that may be served directly: both are the application's, in their order.
+        # A pipelined request behind one that may be served directly: the application serves both, in order.
         self._is_usual = False
         self._is_between_requests = False
         self._await("head_time")
@@ -402,13 +399,13 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._kept is not None:
             name = name.lower()
-            # Of two a proxy may believe the one and the hub the other.
+            # With two, a proxy may use one and the hub the other.
             self._headers[name] = value if name not in self._headers else b"\0"
 
     def on_headers_complete(self) -> None:
         self._await("body_time")
         self._limiter.unused.pop(self, None)
-        # Raises for what uvicorn would refuse in words of its own.
+        # Raises for what uvicorn would refuse with its own error.
         httptools.parse_url(self._url).path.decode("ascii")
         self.unanswered += 1
         if self.unanswered > MAX_PIPELINED + 1:
@@ -439,7 +436,7 @@ class Connection(asyncio.Protocol):
         self._due = self._loop.time() + getattr(self._limiter.settings, what)
 
     def _watch(self) -> None:
-        """One timer serves all deadlines: it is set anew only where it would come too late."""
+        """One timer serves all deadlines: it is set again only if it would fire too late."""
         if self._timer is not None and self._timer.when() > self._due:
             self._timer.cancel()
             self._timer = None
@@ -469,7 +466,7 @@ class Connection(asyncio.Protocol):
         self._timer = self._stall_timer = None
 
     def _give_up(self, limit: str) -> None:
-        """Ends the connection at once, with whatever is still to be sent."""
+        """Ends the connection at once, dropping unsent data."""
         self._limiter.hits[limit] += 1
         self._stop_timers()
         self._transport.abort()
@@ -481,12 +478,12 @@ class Connection(asyncio.Protocol):
 
 
 _connection: ContextVar[Connection] = ContextVar("connection")
-"""Whose data is being processed: uvicorn's tasks for its requests take it over."""
+"""The connection whose data are being processed; inherited by uvicorn's tasks for its requests."""
 
 
 def with_connection(app: App) -> App:
-    """`app` for the requests of these connections: the Host header is checked, and each connection knows how many of
-    its requests are not answered yet."""
+    """`app` for the requests of these connections: checks the Host header, and counts the unanswered requests of each
+    connection."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         connection = _connection.get()

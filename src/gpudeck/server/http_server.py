@@ -1,8 +1,8 @@
-"""uvicorn behind the limits for connections, with TLS where there is a certificate.
+"""uvicorn behind connection limits, with TLS if there is a certificate.
 
-Connections are accepted by our own listener and not by uvicorn: a caller counts from the moment it connects, and not
-only after a TLS handshake, which it may never complete. It begins as many at a time as the event loop can take. See
-docs/limits.md.
+Connections are accepted by our own listener and not by uvicorn: a caller counts from the moment it connects, not only
+after a TLS handshake, which it may never complete. The listener starts as many at a time as the event loop can take.
+See docs/limits.md.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ _TLS_SHUTDOWN_SECONDS = 3.0
 
 
 class LimitedServer(uvicorn.Server):
-    """A server of `app` with limits. With `tls` it speaks nothing else, and watches the certificate's files."""
+    """A server of `app` with limits. With `tls` it accepts nothing else, and reloads changed certificates."""
 
     def __init__(
         self,
@@ -52,10 +52,9 @@ class LimitedServer(uvicorn.Server):
         before_end: Callable[[], Awaitable[None]] | None = None,
         **options: Any,
     ) -> None:
-        """`direct` serves reports without the application. `plain` are sockets without TLS, such as the one
-        for the hub's own agent: a certificate is for the name by which others know the hub. `hold`: see
-        ConnectionListener. `before_end` is awaited before connections are closed. `options` are those of
-        uvicorn.Config."""
+        """`direct` serves reports without the application. `plain` are sockets without TLS, such as the one for the
+        hub's own agent: a certificate is for the name by which others know the hub. `hold`: see ConnectionListener.
+        `before_end` is awaited before connections are closed. `options` are those of uvicorn.Config."""
         super().__init__(
             uvicorn.Config(
                 with_connection(app),
@@ -83,7 +82,7 @@ class LimitedServer(uvicorn.Server):
         self.is_signalled = False
 
     def end(self) -> None:
-        """As SIGTERM does."""
+        """Stop as on SIGTERM."""
         self.should_exit = True
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -107,8 +106,8 @@ class LimitedServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """As uvicorn's, which raises the signal once more at the end: that would end the process while the hub's
-        services still write what they know."""
+        """As uvicorn's, which raises the signal again at the end: that would end the process while the hub's services
+        still write data."""
         numbers = (signal.SIGINT, signal.SIGTERM)
         before = {number: signal.signal(number, self.handle_exit) for number in numbers}
         try:
@@ -130,7 +129,7 @@ class LimitedServer(uvicorn.Server):
         await super().shutdown([*(sockets or ()), *self._plain])
 
     async def _connect(self, tls: Tls | None, accepted: socket.socket, connection: Connection) -> None:
-        """Returns when the connection is made, with the handshake of TLS where there is one."""
+        """Returns when the connection is made, including the TLS handshake."""
         options: dict[str, Any] = {}
         if tls is not None:
             options = {
@@ -214,7 +213,7 @@ class ConnectionListener:
             except (BlockingIOError, ConnectionAbortedError):
                 break
             except OSError as error:
-                # Most likely too many files are open: others have to be closed first.
+                # Probably too many open files: others must be closed first.
                 log.debug("a connection was not accepted: %s", error)
                 self._close_held()
                 self._loop.remove_reader(self._listening)
@@ -242,7 +241,7 @@ class ConnectionListener:
     def _hold_back(self, refused: socket.socket) -> None:
         if len(self._held) >= MAX_HELD:
             self._close(next(iter(self._held)))
-        # With jitter: clients that came together would else all be back in one moment.
+        # With jitter: clients that came together would otherwise retry together.
         seconds = self._hold * random.uniform(0.5, 1.5)  # noqa: S311 - no secret
         self._held[refused] = self._loop.call_later(seconds, self._close, refused)
 

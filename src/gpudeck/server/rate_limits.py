@@ -15,10 +15,11 @@ _TOLERANCE_SECONDS = 1e-6
 
 
 class RateLimiter:
-    """A token bucket for each caller: it holds `burst` tokens, and `per_second` tokens are added.
+    """A token bucket for each caller: it holds `burst` tokens and gains `per_second`. One number is kept per caller:
+    when its bucket is full again.
 
-    One number is kept per caller: when its bucket is full again. A caller can owe tokens, at most `max_debt_seconds`
-    worth. Only the `max_callers` seen last are kept; a forgotten caller starts with a full bucket.
+    A caller can owe tokens, at most `max_debt_seconds` worth. Only the `max_callers` seen last are kept; a forgotten
+    caller starts with a full bucket.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class RateLimiter:
     ) -> None:
         self.name = name
         self._interval = 1.0 / per_second
-        # Sums of times are not exact: without the tolerance the last token of a burst would be refused now and then.
+        # Sums of times are inexact: without the tolerance the last token of a burst would be refused now and then.
         self._window = (burst - 1) * self._interval + _TOLERANCE_SECONDS
         self._max_debt = max_debt_seconds
         self._max_callers = max_callers
@@ -45,17 +46,17 @@ class RateLimiter:
         return caller in self._full_at
 
     def take(self, caller: Hashable, now: float) -> float:
-        """Takes a token and returns 0.0, or takes none and returns the seconds until there is one."""
+        """Takes a token and returns 0.0, or returns the seconds until there is one."""
         wait = self.wait(caller, now)
         self.charge(caller, now, 0.0 if wait else 1.0)
         return wait
 
     def wait(self, caller: Hashable, now: float) -> float:
-        """The seconds until there is a token; 0.0 where there is one."""
+        """The seconds until there is a token; 0.0 if there is one."""
         return max(0.0, self.full_at(caller) - now - self._window)
 
     def charge(self, caller: Hashable, now: float, tokens: float) -> None:
-        """Takes tokens whether there are any or not; a negative number gives tokens back."""
+        """Takes tokens even if there are none; a negative number returns tokens."""
         full_at = max(now, self.full_at(caller)) + tokens * self._interval
         self._full_at[caller] = min(full_at, now + self._max_debt)
         self._full_at.move_to_end(caller)
@@ -68,7 +69,7 @@ class RateLimiter:
 
 
 class ConcurrencyLimiter:
-    """How many of something are in use at once, by each caller and in all."""
+    """Limits concurrent use, per caller and in total."""
 
     def __init__(self, per_caller: int, in_all: int) -> None:
         self._per_caller = per_caller
@@ -95,15 +96,15 @@ class ConcurrencyLimiter:
 
 
 class FairQueue:
-    """Gives `slots` to as many requests at a time. One event loop owns it.
+    """Gives `slots` to at most that many requests at a time. One event loop owns it.
 
-    `usage` says what each caller has used: whose bucket is full again first is next. So a caller with many requests
-    delays no caller with few, and since buckets fill up again, none waits for ever behind new callers. The owner
-    charges `usage`; requests of one caller are served in their order.
+    `usage` has the token bucket of each caller: the one whose bucket is full first is next. So a caller with many
+    requests delays no caller with few, and since buckets refill, nobody starves behind new callers. The owner charges
+    `usage`; requests of one caller are served in order.
 
-    At most `max_waiting` requests wait. When they do, the newest request of the caller with the most of them makes room
-    for that of another caller; among callers with equally many, of the one that has used the most. Its `acquire` raises
-    Temporary with the text `refusal`.
+    At most `max_waiting` requests wait. When they do, a request of another caller displaces the newest request of the
+    caller with the most waiting requests (of equals, the one that has used most). Its `acquire` raises Temporary with
+    the text `refusal`.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class FairQueue:
         self._now = now
         self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
         self._order: list[tuple[float, int, Hashable]] = []
-        """A heap with one entry for each caller of `_waiting`: the time of its bucket, which may have grown since."""
+        """A heap with one entry per waiting caller: the time of its bucket, which may have grown since."""
         self._numbers = itertools.count()
 
     def __len__(self) -> int:
@@ -134,7 +135,7 @@ class FairQueue:
         return self._free == 0
 
     async def acquire(self, caller: Hashable) -> None:
-        """Returns when a slot is the caller's, until `release`. Raises Temporary when too many wait."""
+        """Returns when the caller has a slot, until `release`. Raises Temporary if too many wait."""
         if self._free:
             self._free -= 1
             return
@@ -155,7 +156,7 @@ class FairQueue:
             raise
 
     def release(self) -> None:
-        """Gives the slot to the next request, if one waits."""
+        """Gives the slot to the next waiting request."""
         while self._order:
             rank, _, caller = self._order[0]
             turns = self._waiting[caller]

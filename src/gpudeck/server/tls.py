@@ -1,8 +1,8 @@
-"""TLS from files, for the hub and for agents that are asked: read at the start, and again whenever they change.
+"""TLS from files, for the hub and for listening agents: read at the start, and again whenever they change.
 
-Each set of files becomes a context of its own, and the next handshake takes the newest. Loading new files into a
-context in use would not do: where the key is of another kind the old certificate stays with the new one, an authority
-that was removed is believed on, and a key that does not match leaves neither. Connections that are open keep theirs.
+Each version of the files becomes a new context, which the next handshake uses. Reloading files into a context in use
+does not work: with a key of another kind the old certificate stays, a removed CA is still trusted, and a key that does
+not match leaves the context broken. Open connections keep their context.
 """
 
 import asyncio
@@ -20,17 +20,17 @@ log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 3.0
 SOON_DAYS = 14.0
-"""A certificate that ends within so many days is worth a warning."""
+"""A certificate that expires within this many days causes a warning."""
 _DAY = 86_400.0
 _EXPIRED, _NOT_YET = 10, 9
-"""What OpenSSL calls X509_V_ERR_CERT_HAS_EXPIRED and X509_V_ERR_CERT_NOT_YET_VALID."""
+"""OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED and X509_V_ERR_CERT_NOT_YET_VALID."""
 
 
 class Tls:
-    """The files of a certificate in use. `context` stays the same for good: what it stands for is the newest."""
+    """The files of a certificate in use. `context` is a fixed object that uses the newest version."""
 
     def __init__(self, settings: TlsSettings) -> None:
-        """Reads the files. Raises UsageError when they do not make a certificate."""
+        """Reads the files. Raises UsageError if they are not a valid certificate."""
         self._files = [expand_home("tls.cert_file", settings.cert_file), expand_home("tls.key_file", settings.key_file)]
         if settings.client_ca_file is not None:
             self._files.append(expand_home("tls.client_ca_file", settings.client_ca_file))
@@ -42,7 +42,7 @@ class Tls:
         self.context.sni_callback = self._choose
 
     def refresh(self) -> None:
-        """Look whether the files have changed, every few seconds at most. Files that are broken change nothing."""
+        """Check for changed files, every few seconds at most. Broken files change nothing."""
         now = time.monotonic()
         if now - self._looked_at < CHECK_SECONDS:
             return
@@ -50,7 +50,7 @@ class Tls:
         seen = list(map(file_stamp, self._files))
         if seen == self._seen:
             return
-        # Noted first: files that stay broken are complained of once.
+        # Recorded first: files that stay broken are logged once.
         self._seen = seen
         try:
             self._newest = make_context(*self._files)
@@ -61,13 +61,13 @@ class Tls:
         self._complain()
 
     async def keep_fresh(self) -> None:
-        """Looks after the files until it is cancelled."""
+        """Checks the files until cancelled."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             self.refresh()
 
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Called in every handshake, also where the caller names no server."""
+        """Called in every handshake, with or without a server name."""
         connection.context = self._newest
 
     def _complain(self) -> None:
@@ -77,13 +77,13 @@ class Tls:
 
 
 def make_context(cert_file: Path, key_file: Path, client_ca_file: Path | None = None) -> ssl.SSLContext:
-    """What a server of these files needs. Raises UsageError, which names the file that is wrong."""
+    """A server's context from these files. Raises UsageError, naming the file with the mistake."""
     for file in (cert_file, key_file, client_ca_file):
         if file is not None:
             _check_readable(file)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # With TLS 1.2 a caller could else have the server repeat the costly half of a handshake over and over.
+    # With TLS 1.2, a caller could make the server repeat the expensive half of a handshake.
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
     _load_pair(context, cert_file, key_file)
     if client_ca_file is not None:
@@ -93,7 +93,7 @@ def make_context(cert_file: Path, key_file: Path, client_ca_file: Path | None = 
 
 def _load_pair(context: ssl.SSLContext, cert_file: Path, key_file: Path) -> None:
     try:
-        # Without `password` OpenSSL would ask for a passphrase on the terminal, and wait.
+        # Without `password` OpenSSL would prompt for a passphrase on the terminal.
         context.load_cert_chain(cert_file, key_file, password=lambda: "")
     except ssl.SSLError as error:
         raise _explain_pair(error, cert_file, key_file) from error
@@ -118,7 +118,7 @@ def _explain_pair(error: ssl.SSLError, cert_file: Path, key_file: Path) -> Usage
 
 def _demand_certificates(context: ssl.SSLContext, client_ca_file: Path) -> None:
     context.verify_mode = ssl.CERT_REQUIRED
-    # A ticket would let a caller back in whose authority has been taken out meanwhile.
+    # A ticket would readmit a caller whose CA was removed meanwhile.
     context.options |= ssl.OP_NO_TICKET
     context.num_tickets = 0
     try:
@@ -128,11 +128,8 @@ def _demand_certificates(context: ssl.SSLContext, client_ca_file: Path) -> None:
 
 
 def validity_problem(cert_file: Path, key_file: Path) -> str | None:
-    """What is wrong with the time in which a certificate is valid; None where nothing is.
-
-    Clients decide about that, so it does not keep a server from starting. Python describes a certificate only in
-    a handshake, so there is one, in memory.
-    """
+    """Why the certificate is not valid now, or soon; None if it is. Clients decide, so the server starts anyway. Python
+    exposes certificate dates only in a handshake, so one is made in memory."""
     with contextlib.suppress(UsageError, ssl.SSLError, OSError):
         try:
             ends_at = _shake_hands(make_context(cert_file, key_file), cert_file)
@@ -146,7 +143,7 @@ def validity_problem(cert_file: Path, key_file: Path) -> str | None:
 
 
 def _shake_hands(server_context: ssl.SSLContext, cert_file: Path) -> float:
-    """When the certificate ends, in Unix seconds. Raises SSLCertVerificationError where it is not valid now."""
+    """When the certificate expires, in Unix seconds. Raises SSLCertVerificationError if it is not valid now."""
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client_context.check_hostname = False
     client_context.load_verify_locations(cert_file)

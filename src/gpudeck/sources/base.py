@@ -1,7 +1,8 @@
-"""What a source is: it reads one host for the hub. Also the settings of the built-in sources, free of hub dependencies.
+"""The interface of sources: a source reads one host for the hub. Also the settings of the built-in sources, without
+dependencies of the hub.
 
-What sources read goes to the hub in an envelope, as if the host had pushed it. `app.poll_methods` lists which module
-makes the sources of which `via`; `poller` decides how often they are read and with which deadline.
+Readings go to the hub in an envelope, as if the host had pushed them. `registry` maps each `via` to the module of its
+sources; `poller` decides how often they are read and with which deadline.
 """
 
 import os
@@ -20,7 +21,7 @@ from gpudeck.wire import VERSION, Envelope
 
 
 class SshLoginRefused(Refused):
-    """No key was accepted, nor a password if there was one."""
+    """Neither a key nor a password was accepted."""
 
 
 class FetchedReport(Struct, frozen=True):
@@ -29,7 +30,7 @@ class FetchedReport(Struct, frozen=True):
 
 
 class EnvelopeSequence:
-    """Puts the reports of one host into envelopes, in order. `boot_id` is what stands for one where none is known."""
+    """Puts the reports of one host into envelopes, in order. `boot_id` is used if the host's own is unknown."""
 
     def __init__(self, target: Target, interval: float, boot_id: str = "unknown") -> None:
         self._target = target
@@ -47,7 +48,7 @@ class EnvelopeSequence:
         host_id: str = "",
         boot_id: str | None = None,
     ) -> Envelope:
-        """`host` is what the host calls itself, where people gave it no name."""
+        """`host` is the host's own name, used if it has no configured one."""
         self._sequence += 1
         return Envelope(
             version=VERSION,
@@ -63,11 +64,12 @@ class EnvelopeSequence:
 
 
 class Source(Protocol):
-    """Reads one host over and over. `read` is never called again before it has returned, and may be cancelled.
+    """Reads one host repeatedly.
 
-    It raises Temporary when the host cannot be reached or answers nonsense, Refused for credentials or host keys,
-    Absent when there is nothing to read. The message is shown as a problem of the host. What was opened is kept until
-    `close`, which may be called at any time; after a failed or cancelled `read` the next one starts afresh.
+    `read` is never called again before it has returned, and may be cancelled. It raises Temporary if the host cannot be
+    reached or answers invalid data, Refused for credentials or host keys, Absent if there is nothing to read. The
+    message is shown as a problem of the host. Connections stay open until `close`, which may be called at any time;
+    after a failed or cancelled `read` the next one starts afresh.
     """
 
     async def read(self, now: float) -> FetchedReport: ...
@@ -77,12 +79,13 @@ class Source(Protocol):
 
 
 MakeSource = Callable[[Target], Source]
-"""Makes the source of a target. Opens nothing yet. Raises UsageError for a target that cannot be read that way."""
+"""Creates the source of a target without opening anything. Raises UsageError for a target that cannot be read that
+way."""
 
 
 class SourcePlugin(Struct, frozen=True, kw_only=True):
-    """What the entry point of a plugin names: what makes the source of a host, how often it is read and how long that
-    may take, both in seconds, and the port of a host that has none of its own."""
+    """The object of a plugin's entry point: creates the source of a host; how often it is read and how long that may
+    take, in seconds; and the default port."""
 
     make: MakeSource
     interval: float = 15.0

@@ -1,5 +1,5 @@
-"""Reads every host that does not report by itself, each on its own: one that is slow or down delays no other, and is
-asked less often the longer it fails."""
+"""Reads every host that does not push reports, each independently: a slow or silent host delays no other, and failing
+hosts are polled less often."""
 
 import asyncio
 import contextlib
@@ -25,21 +25,22 @@ from gpudeck.wire import MAX_BODY_BYTES, Envelope, decode, read_sent_at
 log = logging.getLogger(__name__)
 
 MAX_PAUSE = 15.0
-"""A host that comes back is asked after this many seconds at the latest, and once more its deadline."""
+"""The longest pause before a host that returns is polled again, apart from its deadline."""
 SPARE_BEATS = 4
-"""A host that also reports over a better source is read only every so many intervals, in case that source ends."""
+"""A host that also reports over a better source is polled only once in this many intervals, in case that source
+ends."""
 _FIRST_SPREAD = 0.01
 _GRACE = 0.5
-"""A source that keeps to the deadline by itself says what it waited for: it goes first."""
+"""Extra time for sources with their own deadline, whose message says what they waited for."""
 SWEEP_PAUSE = 5.0
-"""A failed reading leaves a connection that refers to itself, and in it all that was received and not wanted: up to
-several MiB. A hub looks for such circles so rarely that they would fill its memory."""
+"""A failed reading leaves reference cycles with up to several MiB of received data, and the hub's garbage collector
+rarely runs."""
 _chance = random.Random()  # noqa: S311 - spreads the hosts over time, and hides nothing
 
 
 class PollMethod(Struct, frozen=True):
-    """How hosts of one source are read: what makes their sources, how often, how long a reading may take, and the port
-    of a host that has none of its own; None where nothing listens."""
+    """How hosts of one source are polled: the factory of sources, the interval, the deadline, and the default port
+    (None if nothing listens)."""
 
     make: MakeSource
     interval: float
@@ -48,13 +49,14 @@ class PollMethod(Struct, frozen=True):
 
 
 Deliver = Callable[[Target, FetchedReport], bool]
-"""Hands a report to the hub. False when the hub has the host over a better source. Raises GpudeckError when refused."""
+"""Delivers a report to the hub. False if the host reports over a better source. Raises GpudeckError if it is
+refused."""
 Failed = Callable[[Target, str | None], None]
-"""Says why a target cannot be read now; None when it can again."""
+"""Reports why a target cannot be read now; None when it can again."""
 
 
 class Poller:
-    """Watches the targets that `watch` was last given. `deliver` and `failed` are called in the event loop."""
+    """Polls the targets of the last `watch`. `deliver` and `failed` are called in the event loop."""
 
     def __init__(
         self, methods: Mapping[str, PollMethod], deliver: Deliver, failed: Failed, now: clock.Clock = clock.wall
@@ -68,11 +70,11 @@ class Poller:
         self._swept_at = float("-inf")
 
     def watch(self, targets: Iterable[Target]) -> None:
-        """From now on read exactly these, by their names. A target that stays as it is keeps its connection."""
+        """Poll exactly these targets from now on, by name. An unchanged target keeps its connection."""
         finish(self.watch_in_steps(targets))
 
     def watch_in_steps(self, targets: Iterable[Target]) -> Steps[None]:
-        """The same, one step a host. A call that is not finished may be left for a newer one."""
+        """`watch`, one step per host. An unfinished call may be abandoned for a newer one."""
         wanted = {target.name: target for target in targets if target.via in self._methods}
         yield from self.end_others(wanted.values())
         new = [target for name, target in wanted.items() if name not in self._tasks]
@@ -82,7 +84,7 @@ class Poller:
             yield
 
     def end_others(self, targets: Iterable[Target]) -> Steps[None]:
-        """Read only these from now on, and no new one yet. One step a host."""
+        """Stop polling all other targets. One step per host."""
         wanted = {target.name: target for target in targets if target.via in self._methods}
         for target, task in list(self._tasks.values()):
             if wanted.get(target.name) != target:
@@ -97,7 +99,7 @@ class Poller:
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     async def _keep_reading(self, target: Target, starting: int) -> None:
-        """`starting` hosts start at once: they are spread, or they would meet in the same moment ever after."""
+        """`starting` hosts start together: they are spread over the interval, or they would stay synchronized."""
         method = self._methods[target.via]
         try:
             source = method.make(target)
@@ -138,7 +140,7 @@ class _PolledHost:
         return bool(self._backoff.failures)
 
     async def poll(self, now: float) -> float:
-        """Read once; returns how long to wait. Only a cancellation comes out."""
+        """Read once; returns the seconds to wait. Raises only CancelledError."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         try:
@@ -173,15 +175,15 @@ class _PolledHost:
 PATH = "/api/v1/report"
 _ASK = {"Accept": "application/msgpack", "Accept-Encoding": "zstd"}
 _OF_AGENTS = frozenset({"unsupported_version", "too_large", "too_many_processes", "duplicate_gpu"})
-"""What only a report is refused for: the words about it hold nothing of the answer."""
+"""Codes of refused reports whose messages contain nothing of the answer."""
 _MAGIC = {b"\x28\xb5\x2f\xfd": "zstd", b"\x1f\x8b": "gzip"}
 
 
 class PullSource:
-    """One agent that listens, over one kept connection."""
+    """A listening agent, over one persistent connection."""
 
     def __init__(self, target: Target, settings: PullSettings) -> None:
-        """Raises UsageError when `ca_file` cannot be read."""
+        """Raises UsageError if `ca_file` cannot be read."""
         trust = None if settings.ca_file is None else trust_from(settings.ca_file)
         self._target = target
         self._url = target.url(settings.port, PATH)
@@ -199,7 +201,7 @@ class PullSource:
         try:
             answer = await self._fetcher.get(self._url, headers)
         except TokenRefused as error:
-            # A new token in the file counts without a restart of the hub.
+            # A new token in the file applies without a restart of the hub.
             self._headers = None
             copy = f"Copy the agent's token file to {self._token_file} again."
             none = "Set pull.token_file to a copy of the agent's token file."
@@ -228,7 +230,7 @@ def _authorize(token_file: str) -> dict[str, str]:
 
 
 def _open(answer: HttpResponse, url: str) -> Envelope:
-    """The envelope in an answer. Its first bytes say whether it is packed: a proxy may have unpacked it."""
+    """The envelope in an answer. Its first bytes show whether it is compressed: a proxy may have decompressed it."""
     encoding = next((name for magic, name in _MAGIC.items() if answer.body.startswith(magic)), "")
     try:
         return decode(answer.body, answer.headers.get("content-type", ""), encoding)
@@ -244,8 +246,8 @@ def _open(answer: HttpResponse, url: str) -> Envelope:
 
 
 def _name(envelope: Envelope, target: Target, interval: float) -> Envelope:
-    """The report as that of the target: people know the host by the name and the labels that they gave it. Where they
-    gave its address alone, the host keeps the name that its agent reports."""
+    """The report under the target's configured name and labels. If only an address is configured, the host keeps the
+    name that its agent reports."""
     report = envelope.report
     if target.labels:
         report = msgspec.structs.replace(report, labels=report.labels | target.labels)

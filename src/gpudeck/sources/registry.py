@@ -1,5 +1,5 @@
-"""The registry of sources: how a host is read over each of them. What a source needs is imported only where hosts use
-it."""
+"""The registry of sources: how hosts are read over each of them. A source's dependencies are imported only when hosts
+use it."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -33,8 +33,8 @@ def make_poll_methods(
     allowed: Sequence[str] = (),
     ssh_password: str | None = None,
 ) -> dict[str, PollMethod]:
-    """All sources over which the hub reads hosts by itself. `allowed` are networks of this machine in which hosts may
-    be read that the operator did not name."""
+    """All sources that the hub polls. `allowed` are local networks in which hosts may be polled that the operator did
+    not name."""
     methods = {
         "pull": PollMethod(
             imported("gpudeck.sources.poller:PullSource", pull), pull.interval, pull.deadline, pull.port
@@ -55,7 +55,7 @@ def make_poll_methods(
 
 
 def _guarded(make: MakeSource, allowed: tuple[str, ...]) -> MakeSource:
-    """Hosts that the operator did not name by hand are read at local addresses only where these are `allowed`."""
+    """Hosts that the operator did not name are polled at local addresses only if these are `allowed`."""
 
     def make_guarded(target: Target) -> Source:
         return make(target if target.is_operators else msgspec.structs.replace(target, local_networks=allowed))
@@ -64,8 +64,8 @@ def _guarded(make: MakeSource, allowed: tuple[str, ...]) -> MakeSource:
 
 
 def imported(place: str, *arguments: Any) -> MakeSource:
-    """Makes sources with `module:name`, called with the target and `arguments`; imported when the first host needs
-    it."""
+    """Creates sources with the factory `module:name`, called with the target and `arguments`; imported when the first
+    host needs it."""
 
     def make(target: Target) -> Source:
         module, _, name = place.partition(":")
@@ -76,7 +76,7 @@ def imported(place: str, *arguments: Any) -> MakeSource:
 
 
 def import_ssh() -> ModuleType:
-    """Raises UsageError where its library is not installed."""
+    """Raises UsageError if its library is not installed."""
     need_hub_python("reading hosts over SSH")
     try:
         return importlib.import_module("gpudeck.sources.ssh")
@@ -91,7 +91,7 @@ def _over_ssh(settings: SshSettings, password: str | None) -> MakeSource:
 
 
 class PluginSource:
-    """The source of a plugin. Names the plugin in whatever goes wrong."""
+    """The source of a plugin. Its errors name the plugin."""
 
     def __init__(self, plugin: Plugin, source: Source) -> None:
         self._plugin = plugin
@@ -111,7 +111,7 @@ class PluginSource:
 
 
 def _make_plugin_method(plugin: Plugin) -> PollMethod:
-    """Loads the plugin. One that fails is a problem of each host that it should read."""
+    """Loads the plugin. A failure is a problem of each of its hosts."""
     found: Any = None
     trouble: PluginError | None = None
     try:

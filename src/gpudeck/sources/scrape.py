@@ -1,8 +1,7 @@
 """Hosts that already run a Prometheus exporter for their GPUs: dcgm-exporter, nvidia_gpu_exporter, nvitop-exporter.
 
-The names of its metrics show which exporter it is; `scrape_tables` has what they mean. What it does not report is
-unknown, with its name as the reason. Exporters report whole command lines: they are redacted here, as an agent would
-have done.
+The names of the metrics identify the exporter; `scrape_tables` maps them. What an exporter does not report is unknown,
+with the exporter's name in the reason. Exporters report whole command lines: they are redacted here, as an agent does.
 """
 
 import logging
@@ -46,13 +45,13 @@ log = logging.getLogger(__name__)
 
 MAX_BYTES = 8 * 1024 * 1024
 """dcgm-exporter writes 53 kB for 8 GPUs; 16 GPUs with 120 fields each write 600 kB, 112 MIG instances with 40 fields
-1.5 MB. The rest is room for pages on which a proxy puts those of other exporters, too."""
+1.5 MB. The rest is room for pages on which a proxy adds those of other exporters."""
 LARGE_BYTES = 64 * 1024
 LARGE_SERIES = 300
-"""Pages from this size on, and with more series than this, are read in the thread for large input. 8 GPUs of
-dcgm-exporter have 53 kB and 232 series, and take 2 ms; 300 GPUs with one series each take 25 ms."""
+"""Pages of this size, or with more series than this, are parsed in the thread for large input. 8 GPUs of dcgm-exporter
+have 53 kB and 232 series, and take 2 ms; 300 GPUs with one series each take 25 ms."""
 _BOOT = "scrape"
-"""An exporter does not report when its host was booted."""
+"""Exporters do not report the boot time of their host."""
 _TEXT = "text/plain;version=0.0.4;q=1,*/*;q=0.1"
 _SEE_ITS_LOG = "See the exporter's own log on that host."
 _MAX_NAMED = 8
@@ -62,7 +61,7 @@ MAX_DEVICES = 640
 """512 GPUs, and the boards of those that are MIG instances."""
 _FACTS = ("index", "name", "pci", "profile", "instance_uuid")
 Key = tuple[str, str]
-"""The board's UUID, and the MIG instance's number there or an empty text."""
+"""The board's UUID, and the number of the MIG instance or an empty string."""
 MAX_PROCESSES = 1024
 NOT_BY_INSTANCE = "its processes are reported for the whole board, not by MIG instance"
 _NAMELESS = {"", "N/A"}
@@ -70,7 +69,7 @@ MAX_GPUS = 512
 
 
 class ScrapedGpu(Struct):
-    """What the page says of one GPU or MIG instance."""
+    """What the page reports about one GPU or MIG instance."""
 
     board: str
     instance: str
@@ -80,14 +79,14 @@ class ScrapedGpu(Struct):
 
 
 class ScrapedGpus:
-    """The devices of one page, MAX_DEVICES of them. Of two numbers for one device the first counts."""
+    """The devices of one page, at most MAX_DEVICES. Of two values for one device the first counts."""
 
     def __init__(self, exporter: Exporter, samples: Iterable[Sample], host: str) -> None:
         self.found: dict[Key, ScrapedGpu] = {}
         self._exporter = exporter
         self._host = host
         self._process_series = exporter.processes.names if exporter.processes else frozenset[str]()
-        # The series of a GPU share one object of labels (see scrape_tables), so most of them are looked at once.
+        # The series of a GPU share one label object (see scrape_tables), so most of them are looked up once.
         by_labels: dict[int, ScrapedGpu | None] = {}
         for sample in samples:
             known = id(sample.labels)
@@ -166,9 +165,8 @@ def _program(arguments: list[str]) -> str:
 
 
 class GpuReader:
-    """Makes readings of one host's pages, one after the other: it knows what was there before.
-
-    `commands` is how much of a command line is shown."""
+    """Converts the pages of one host to readings, in order: it remembers which GPUs were there before. `commands` is
+    how much of a command line is shown."""
 
     def __init__(self, commands: Commands) -> None:
         self._commands: Commands = commands
@@ -232,7 +230,7 @@ class GpuReader:
         for sample in device.processes:
             text = sample.labels.get(table.pid, "")
             pid = read_whole(text, 2**32 - 1) or 0
-            # One whose pid cannot be read is a process all the same: its GPU is not free.
+            # A process with an unreadable pid still counts: its GPU is not free.
             by_pid.setdefault((pid, "" if pid else text), []).append(sample)
         listed = sorted(by_pid.items())[:MAX_PROCESSES]
         return [self._read_process(exporter, table, pid, samples, now) for (pid, _), samples in listed]
@@ -285,7 +283,7 @@ def _measure(exporter: Exporter, device: ScrapedGpu, board: ScrapedGpu | None) -
 
 
 def _place(exporter: Exporter, device: ScrapedGpu, board: ScrapedGpu | None, number: int) -> tuple[int, int | None]:
-    """Index of the board and number of the MIG instance. Without an index it is the place on the page."""
+    """Index of the board and number of the MIG instance. Without an index, its position on the page."""
     whole = board or device
     index = device.facts.get("index") or whole.facts.get("index", "")
     if not index and exporter.index_series:
@@ -327,7 +325,7 @@ def _as_missing(gpu: GpuReading, reason: str) -> GpuReading:
 
 
 class ScrapeSource:
-    """Reads one host's exporter. See `Source` for what it raises and when it may be called."""
+    """Reads one host's exporter. See `Source` for errors and concurrency."""
 
     def __init__(self, target: Target, settings: ScrapeSettings, fetcher: Fetcher) -> None:
         self._target = target
@@ -338,7 +336,7 @@ class ScrapeSource:
         self._envelopes = EnvelopeSequence(target, settings.interval, _BOOT)
 
     async def read(self, now: float) -> FetchedReport:
-        """The exporter's page as a report. It does not report its clock."""
+        """The exporter's page as a report. Exporters do not report the host's clock."""
         answer = await self._fetcher.get(self._url, self._headers())
         if len(answer.body) >= LARGE_BYTES:
             report = await parse_in_thread(lambda: self._make_report(self._parse(answer.body), now))
@@ -381,7 +379,7 @@ class ScrapeSource:
         )
 
     def _recognise(self, page: Page) -> Exporter:
-        """Which exporter answers. Raises Temporary where it says that it could not read its GPUs itself."""
+        """Which exporter answers. Raises Temporary if it reports that it could not read its GPUs."""
         names = {sample.name for sample in page.samples}
         exporter = next((each for each in all_exporters() if each.is_recognised_by(names)), None)
         if exporter is None:
@@ -404,9 +402,9 @@ class ScrapeSource:
         )
 
     def _check_hosts(self, hosts: set[str]) -> None:
-        """The GPUs of several hosts would be taken for those of one."""
+        """GPUs of several hosts would be taken for those of one."""
         if len(hosts) > 1:
-            # What a page says goes to the log only: every viewer of the hub reads the message.
+            # Text from the page goes only to the log, because every reader of the hub sees the message.
             named = ", ".join(sorted(hosts)[:_MAX_NAMED])
             log.debug("%s lists these hosts: %s", self._url, clean(named)[:_LOGGED])
             raise Temporary(f"{self._url} lists {len(hosts)} hosts.", "Read each host's own exporter.")
@@ -443,7 +441,7 @@ def make(target: Target, settings: ScrapeSettings) -> ScrapeSource:
 
 
 def _read_token(token_file: str) -> str:
-    """Read anew each time, as tokens are replaced. Raises Refused."""
+    """Read each time, because tokens are replaced. Raises Refused."""
     try:
         return read_token(Path(token_file).expanduser(), "Check token_file.", "Write the exporter's token there.")
     except (UsageError, RuntimeError) as error:

@@ -1,8 +1,6 @@
-"""What each exporter calls which metric (the tables in `exporters/`), and how its values become metrics.
-
-A table holds facts about another program and no code: a new name of a metric is a new line there. A series that has no
-valid number becomes an unknown metric with its reason.
-"""
+"""The metric names of each exporter (the tables in `exporters/`), and how their values become metrics. A table contains
+facts about another program and no code: a new metric name is a new line there. A series without a valid number becomes
+an unknown metric with its reason."""
 
 import logging
 import math
@@ -23,9 +21,9 @@ from gpudeck.model.text import show_count
 
 
 class MetricRow(Struct, frozen=True, forbid_unknown_fields=True):
-    """How a metric of the catalog comes out of series: the sum of `series`, less `minus`, times `factor`; the first row
-    that can be read counts. `bits`: whether any of them is set. `where`: labels it has to have. `zero`: why a 0 means
-    nothing. `by_instance`: measured on a MIG instance by itself."""
+    """How a metric of the catalog is computed: the sum of `series`, minus `minus`, times `factor`; the first row that
+    can be read counts. `bits`: whether any of these is set. `where`: required labels. `zero`: why a 0 means unknown.
+    `by_instance`: measured per MIG instance."""
 
     to: str
     series: list[str]
@@ -38,14 +36,14 @@ class MetricRow(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NoValueRange(Struct, frozen=True, forbid_unknown_fields=True):
-    """Numbers that say that there is no number."""
+    """Numbers that mean "no value"."""
 
     low: int
     high: int
 
 
 class Labels(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which label has what; of several the first that exists."""
+    """The names of labels; of several the first that exists is used."""
 
     uuid: list[str] = field(default_factory=list)
     index: list[str] = field(default_factory=list)
@@ -64,7 +62,7 @@ class Scaled(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ProcessTable(Struct, frozen=True, forbid_unknown_fields=True):
-    """How processes are listed. The list of a GPU that has the series `listed_by` is complete, also if it is empty."""
+    """How processes are listed. The list of a GPU with the series `listed_by` is complete, even if it is empty."""
 
     listed_by: str
     series: list[str]
@@ -87,7 +85,7 @@ class Failed(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Exporter(Struct, frozen=True, forbid_unknown_fields=True):
-    """One exporter, recognised by series whose names begin with one of `prefixes`. `identities` are series that only
+    """One exporter, identified by series whose names begin with one of `prefixes`. `identities` are series that only
     carry labels."""
 
     name: str
@@ -105,7 +103,7 @@ class Exporter(Struct, frozen=True, forbid_unknown_fields=True):
     processes_reason: str = ""
     failed: Failed | None = None
     names: frozenset[str] = frozenset()
-    """Every series that this table reads; made of all the others, as the rows by metric."""
+    """Every series that this table reads; derived from the others, like the rows by metric."""
     gpu_rows: dict[str, list[MetricRow]] = field(default_factory=dict)
     host_rows: dict[str, list[MetricRow]] = field(default_factory=dict)
 
@@ -166,7 +164,7 @@ def measure(metric: Metric, rows: Iterable[MetricRow], values: Mapping[str, floa
 
 
 def _evaluate(row: MetricRow, values: Mapping[str, float], exporter: Exporter) -> float | str | None:
-    """The row's value; a text says why there is none, None that a series is not on the page."""
+    """The row's value; a text is the reason why there is none, None means that a series is missing from the page."""
     total = 0.0
     for name, sign in (*((name, 1) for name in row.series), *((name, -1) for name in row.minus)):
         value = values.get(name)
@@ -189,8 +187,8 @@ def _believe(metric: Metric, value: float, exporter: Exporter) -> Number | str:
 
 
 MAX_SERIES = 10_000
-"""Series of interest. 8 GPUs of dcgm-exporter have 232, 16 boards with 7 MIG instances each 4,500; 500 processes in
-nvitop-exporter have 2,000."""
+"""The limit of relevant series. 8 GPUs of dcgm-exporter have 232, 16 boards with 7 MIG instances each 4,500; 500
+processes in nvitop-exporter have 2,000."""
 _MAX_LINE = 4096
 _MAX_LABEL = 256
 _LOGGED = 120
@@ -205,7 +203,7 @@ log = logging.getLogger(__name__)
 
 
 class Sample(Struct, frozen=True, gc=False):
-    """One line: its name, its labels without control characters, its number as it stands there (maybe NaN)."""
+    """One line: its name, its labels without control characters, and its number (maybe NaN)."""
 
     name: str
     labels: dict[str, str]
@@ -218,9 +216,8 @@ class Page(Struct, frozen=True):
 
 
 def parse_page(body: bytes, wanted: frozenset[str]) -> Page:
-    """The series on the page that are `wanted`. Raises Temporary for a web page and for an empty one. A large page
-    takes long: use a thread. The format ends every line with a line break: what follows the last one was cut off, maybe
-    within its number."""
+    """The `wanted` series on the page. Raises Temporary for a web page and for an empty one. A large page takes long:
+    use a thread. Every line ends with a line break: text after the last one was cut off, maybe within a number."""
     if not body.strip():
         raise Temporary("It answers an empty page.", "An exporter that was just started may need a minute.")
     if body[:200].decode(errors="replace").lstrip("\ufeff \t\r\n")[:1] == "<":
@@ -244,7 +241,7 @@ def parse_page(body: bytes, wanted: frozenset[str]) -> Page:
 
 
 class _TableParser:
-    """Parses the lines of one page. The labels that it has parsed it knows again."""
+    """Parses the lines of one page. Label sets are cached."""
 
     def __init__(self) -> None:
         self._known: dict[str, dict[str, str]] = {}
@@ -271,7 +268,7 @@ class _TableParser:
 
 
 def _parse_labels(text: str) -> dict[str, str] | None:
-    """What stands between the braces, without control characters; None where it is not as the format says."""
+    """The labels between the braces, without control characters; None if they are malformed."""
     labels: dict[str, str] = {}
     at = 0
     while at < len(text.rstrip(" \t")):

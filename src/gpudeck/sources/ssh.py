@@ -1,7 +1,7 @@
 """Hosts without an agent: one command over a persistent SSH connection reads nvidia-smi, ps and /proc.
 
-Nothing is written on the host. How it is reached is `ssh_connector`'s. A driver that hangs costs the GPUs alone: the
-host's own figures come first in the answer.
+Nothing is written on the host. `ssh_connector` opens the connection. A driver that hangs affects only the GPUs: the
+host's own values come first in the output.
 """
 
 import asyncio
@@ -29,12 +29,13 @@ from gpudeck.sources.ssh_errors import Attempt, explain
 from gpudeck.wire import HOST_NAME
 
 MAX_BYTES = 4 * 1024 * 1024
-"""Of one answer: 16 GPUs with 256 processes, whose command lines are cut at 1,100 bytes, answer less than 1 MiB."""
-# Shares of the deadline: nvidia-smi gives up first, so that its host can still say so; then this side does.
+"""The limit of one output: 16 GPUs with 256 processes, whose command lines are cut at 1,100 bytes, print less than 1
+MiB."""
+# Shares of the deadline: nvidia-smi gives up first, so that its host can still report it; then this side does.
 _DRIVER_SHARE = 0.6
 _READING_SHARE = 0.9
 LARGE_CHARACTERS = 64 * 1024
-"""Answers from this length on are read in the thread for large input: 8 GPUs with 20 processes answer 30,000."""
+"""Longer outputs are parsed in the thread for large input: 8 GPUs with 20 processes print 30,000."""
 _LAST_HOST_PART = "system"
 _LATE = Temporary("nvidia-smi did not answer in time: the driver hangs.", "Look at the kernel log (dmesg).")
 _STUCK = Temporary(
@@ -44,14 +45,14 @@ _STUCK = Temporary(
 
 
 class Output(Struct, frozen=True):
-    """What a command printed until it ended or, where `is_late`, until the time was over."""
+    """The output of a command until it ended or, if `is_late`, until the deadline."""
 
     text: str
     is_late: bool = False
 
 
 class SshConnection:
-    """Runs commands on one host, never two at once. After anything that leaves doubt the connection is dropped."""
+    """Runs commands on one host, never two at once. In case of doubt the connection is dropped."""
 
     def __init__(self, target: Target, connector: Connector) -> None:
         self._target = target
@@ -65,7 +66,7 @@ class SshConnection:
         return self._late is not None and not self._late.done()
 
     async def run(self, command: str, seconds: float) -> Output:
-        """What the command prints, within that many seconds. Raises PluginError, and nothing else."""
+        """The output of the command within that many seconds. Raises only PluginError."""
         finish_at = asyncio.get_running_loop().time() + seconds
         is_kept = self._connection is not None and not self._connection.is_closed()
         try:
@@ -73,7 +74,8 @@ class SshConnection:
             try:
                 return await self._run(command, printed, finish_at)
             except (asyncssh.Error, ConnectionError):
-                # A kept connection may have died unnoticed since the last command: that is no failure of the host.
+                # A persistent connection may have died unnoticed since the last command: that is not the host's
+                # failure.
                 if not is_kept or printed:
                     raise
                 self._abort()
@@ -88,7 +90,7 @@ class SshConnection:
             raise explain(error, attempt) from error
 
     async def close(self) -> None:
-        """May be called at any time, and again; a command under way fails then."""
+        """Idempotent; may be called at any time. A running command then fails."""
         self._closings += 1
         connection, self._connection, self._late = self._connection, None, None
         if connection is not None:
@@ -99,7 +101,7 @@ class SshConnection:
         process: asyncssh.SSHClientProcess[bytes] | None = None
         try:
             async with asyncio.timeout_at(finish_at):
-                # Complaints stand among the output: no line of them looks like one of the answer.
+                # Error messages are mixed with the output: no line of them looks like the output.
                 process = await connection.create_process(
                     command, stdin=asyncssh.DEVNULL, stderr=asyncssh.STDOUT, encoding=None, request_pty=False
                 )
@@ -112,7 +114,7 @@ class SshConnection:
             if process is None or not printed:
                 message = f"{self._target.name} is connected, but does not answer: it is overloaded, or hangs."
                 raise Temporary(message) from None
-            # A connection on which something came is a good one: the command is what is slow.
+            # Data arrived, so the connection is fine: the command is slow.
             self._late = asyncio.create_task(process.wait_closed())
             return Output(printed.decode(errors="replace"), is_late=True)
         if connection.is_closed():
@@ -137,8 +139,8 @@ class SshConnection:
 
 
 class SshSources:
-    """Makes the sources of hosts read over SSH, and what they share: keys, known hosts, jump hosts, which end with the
-    last."""
+    """Creates the sources of hosts read over SSH. They share keys, known hosts and jump hosts, which are closed with
+    the last one."""
 
     def __init__(self, settings: SshSettings, password: str | None = None) -> None:
         self.settings = settings
@@ -146,7 +148,7 @@ class SshSources:
         self._open: set[SshSource] = set()
 
     def __call__(self, target: Target) -> Source:
-        """Raises UsageError for a target whose name cannot be shown, or whose address cannot be meant."""
+        """Raises UsageError for a target with an invalid name or address."""
         if re.fullmatch(HOST_NAME, target.name) is None:
             raise UsageError(f"{target.name[:80]!r} cannot be the name of a host.", "Letters, digits, dots and dashes.")
         if target.host.startswith("-") or any(letter.isspace() for letter in target.host):
@@ -187,7 +189,7 @@ class SshSource:
         await self._sources.closed(self)
 
     def _parse(self, output: Output, now: float, is_stuck: bool) -> SmiReading:
-        """The answer as a report: the whole machine or, if its GPUs cannot be read, its own figures at least."""
+        """The output as a report: the whole machine or, if its GPUs cannot be read, at least its own values."""
         # The last line may be cut, and half a number is a wrong one.
         text = output.text[: output.text.rfind("\n") + 1] if output.is_late else output.text
         try:
@@ -209,24 +211,24 @@ class SshSource:
         report = reading.report
         if self._target.labels:
             report = msgspec.structs.replace(report, labels=report.labels | self._target.labels)
-        # By the host's clock if known, as an agent's: the hub compares the two to find wrong clocks.
+        # By the host's clock if known, like an agent's: the hub compares the two to find wrong clocks.
         collected_at = now if reading.clock is None else reading.clock
         envelope = self._envelopes.put(report, collected_at, host_id=reading.machine_id, boot_id=reading.boot_id)
         return FetchedReport(envelope, reading.clock)
 
 
 make = SshSources
-"""Makes what makes the sources of all hosts that are read over SSH with these settings."""
+"""Creates the sources of all hosts that are read over SSH with these settings."""
 
 
-# Logins take turns: where there are many hosts, the last may need longer.
+# Logins take turns: with many hosts, the last may need longer.
 _SECONDS_A_HOST = 0.05
 
 Ask = Callable[[Sequence[str]], str | None]
-"""Asks a person for the password of these hosts; None without a terminal."""
+"""Prompts for the password of these hosts; None without a terminal."""
 
 _Result = tuple[FetchedReport, float] | GpudeckError
-"""What was read and when it had come, or why it was not."""
+"""The report and the time of its arrival, or the error."""
 
 
 class SshScan(Struct, frozen=True):
@@ -235,7 +237,7 @@ class SshScan(Struct, frozen=True):
 
 
 def read_over_ssh(targets: Sequence[Target], settings: SshSettings, ask: Ask) -> SshScan:
-    """Read every host once, all at the same time. Blocks. Where keys are refused, a person is asked once. Raises
+    """Read every host once, all at the same time. Blocks. If keys are refused, the user is prompted once. Raises
     UsageError."""
     return asyncio.run(_read(targets, settings, ask))
 

@@ -1,8 +1,6 @@
-"""How each host is reached over SSH, by gpudeck's settings and ~/.ssh/config: routes, keys, trusted host keys.
-
-Each file is read once until it changes. Host keys are looked up as ssh does: by the name in use, with its port unless
-that is 22.
-"""
+"""How each host is reached over SSH, from gpudeck's settings and ~/.ssh/config: routes, keys, trusted host keys.
+Files are cached until they change. Host keys are looked up as ssh does: by the name in use, with its port unless
+that is 22."""
 
 import os
 import threading
@@ -29,7 +27,7 @@ KNOWN_HOSTS_FILES = (
 )
 _PORT = 22
 KEEPALIVE_SECONDS = 15
-# A reading costs the hub 2.3 ms of CPU with AES-GCM and 3.4 with ChaCha20, which the library would rather take.
+# A reading costs the hub 2.3 ms of CPU with AES-GCM and 3.4 with ChaCha20, the library's preference.
 _FAST_CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 
 
@@ -41,7 +39,7 @@ class SshKeys(Struct, frozen=True):
 
 
 class KeyRing:
-    """Remembers what it has read until the file changes. Blocks: call it in a thread."""
+    """Private keys, cached until their files change. Blocks: call it in a thread."""
 
     def __init__(self) -> None:
         self._read: dict[str, tuple[object, SshKeys]] = {}
@@ -78,7 +76,7 @@ def _read(path: Path, name: str) -> SshKeys:
         public = _read_public(path)
         if "passphrase" in str(error).lower():
             return SshKeys(locked=(name,), public=public)
-        # A public key in place of a private one chooses among those of an ssh-agent, as with ssh.
+        # A public key in place of a private one selects a key of the ssh-agent, as with ssh.
         if public and b"PRIVATE KEY" not in written:
             return SshKeys(names=(name,), public=public)
         raise Refused(f"{name} is no private key that can be used: {error}.") from error
@@ -114,7 +112,7 @@ class HostTrust(Struct, frozen=True):
 
 
 class KnownHosts:
-    """The known hosts of some files, parsed again only after one of them changed."""
+    """The known hosts of some files, parsed again only if one of them changed."""
 
     def __init__(self, files: Iterable[str]) -> None:
         self.files = tuple(files)
@@ -122,7 +120,7 @@ class KnownHosts:
         self._known = asyncssh.import_known_hosts("")
 
     def refresh(self) -> None:
-        """Look at the files. Blocks: call it in a thread. A file that is not there has no hosts."""
+        """Check the files. Blocks: call it in a thread. A missing file has no hosts."""
         texts = [_read_known_hosts(file) for file in self.files]
         if texts == self._signature:
             return
@@ -131,16 +129,16 @@ class KnownHosts:
             try:
                 known.load(line)
             except ValueError:
-                continue  # ssh leaves out what it cannot read, too
+                continue  # ssh skips unreadable lines, too
         self._signature, self._known = texts, known
 
     def find(self, host: str, port: int) -> HostTrust:
-        """What is known of a host, without its address: a name is trusted, not where it leads today."""
+        """The known keys of a host, without its address: a name is trusted, not where it leads today."""
         keys, authorities, revoked, *_ = self._known.match(entry_name(host, port), "", None)
         return HostTrust(tuple(keys), tuple(authorities), tuple(revoked))
 
     def add(self, host: str, port: int, key: asyncssh.SSHKey) -> None:
-        """Write a new key to the first file. Raises OSError."""
+        """Add a new key to the first file. Raises OSError."""
         path = Path(self.files[0]).expanduser()
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         line = f"{entry_name(host, port)} {key.export_public_key().decode().strip()}\n"
@@ -168,7 +166,7 @@ def _read_known_hosts(file: str) -> str:
 
 
 class SshRoute(Struct, frozen=True):
-    """How one host is reached. `options` are the library's; `jump` are the jump hosts, with commas between."""
+    """How one host is reached. `options` are the library's; `jump` are the jump hosts, separated by commas."""
 
     options: asyncssh.SSHClientConnectionOptions
     known_hosts: KnownHosts
@@ -179,7 +177,7 @@ class SshRoute(Struct, frozen=True):
 
 
 class SshRoutes:
-    """Finds routes, and keeps what was read until it changes. Blocks while it reads files: to be called in threads."""
+    """Finds routes and caches files. Blocks while it reads files: call it in threads."""
 
     def __init__(self, settings: SshSettings, password: str | None = None) -> None:
         self._settings = settings
@@ -191,8 +189,8 @@ class SshRoutes:
         self._options: dict[object, tuple[object, asyncssh.SSHClientConnectionOptions]] = {}
 
     def find(self, target: Target, *, is_jump: bool = False) -> SshRoute:
-        """Raises Refused, or what the library raises for a configuration that it cannot read."""
-        # One at a time: what one has read, the others need not.
+        """Raises Refused, or the library's error for an invalid configuration."""
+        # One at a time, so that others use what one has read.
         with self._lock:
             options = self._read_options(target)
             keys, uses_agent = self._find_keys(target, options)
@@ -206,7 +204,7 @@ class SshRoutes:
             )
 
     def _find_known_hosts(self, options: asyncssh.SSHClientConnectionOptions) -> KnownHosts:
-        """Never none: even where ~/.ssh/config wants no check, host keys are verified."""
+        """Never None: even if ~/.ssh/config disables the check, host keys are verified."""
         files = tuple(self._settings.known_hosts)
         if not files:
             user, system = (options.config.get(name) for name in ("UserKnownHostsFile", "GlobalKnownHostsFile"))
@@ -228,7 +226,7 @@ class SshRoutes:
         return keys, uses_agent
 
     def _find_jump(self, target: Target, options: asyncssh.SSHClientConnectionOptions, *, is_jump: bool) -> str | None:
-        """The setting is for hosts alone: jump hosts, and a host that is one itself, are reached without it."""
+        """The setting is for hosts only: jump hosts, and hosts that are jump hosts themselves, are reached directly."""
         jump = target.jump or (None if is_jump else self._settings.jump)
         if jump and target.jump is None and parse_login(jump.split(",")[-1], "ssh.jump").host == target.host:
             return None
@@ -236,7 +234,7 @@ class SshRoutes:
         return None if not jump or jump.lower() == "none" else jump
 
     def _read_options(self, target: Target) -> asyncssh.SSHClientConnectionOptions:
-        """Read again when the file of the configuration changed."""
+        """Read again if the configuration file changed."""
         try:
             stamp = file_stamp(self._config)
             if stamp is None and self._settings.config_file is not None:
@@ -279,13 +277,13 @@ class SshRoutes:
         )
         if options.config.get("Ciphers") is None:
             options.kwargs["encryption_algs"] = _FAST_CIPHERS
-        # The file has been read: options made out of these do not read it again.
+        # The file has been read: options derived from these do not read it again.
         options.kwargs["config"] = ()
         return options
 
 
 def parse_login(text: str, origin: str) -> Target:
-    """`[user@]host[:port]`, with an IPv6 address in brackets if a port follows it. Raises Refused."""
+    """`[user@]host[:port]`, with an IPv6 address in brackets if a port follows. Raises Refused."""
     user, _, place = text.strip().rpartition("@")
     if place.startswith("["):
         host, _, rest = place[1:].partition("]")
@@ -314,7 +312,7 @@ def _read_password(file: str | None) -> str | None:
 
 
 def _expand(file: str) -> Path:
-    """Where a user has no home, `~` stays as it is, which is no file."""
+    """For a user without a home, `~` stays as it is, which is no file."""
     try:
         return Path(file).expanduser()
     except RuntimeError:

@@ -29,7 +29,7 @@ class Jump(Struct, frozen=True):
 
 
 class _FileKeys(list[Offer]):
-    """Keys to offer. Never false: without any the library would look for the usual files by itself."""
+    """The keys to offer. Always true: without keys the library would look for the usual files itself."""
 
     def __bool__(self) -> bool:
         return True
@@ -45,7 +45,7 @@ class _SshClient(asyncssh.SSHClient):
         self._attempt.connection = conn
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
-        """Called for keys that no file has. A key that differs from a known one is never accepted."""
+        """Called for keys that no file contains. A key that differs from a known one is never accepted."""
         self._attempt.offered = key
         if not self._accept_new or self._attempt.trusted.keys:
             return False
@@ -58,7 +58,7 @@ class _SshClient(asyncssh.SSHClient):
 
 
 class Connector:
-    """Makes connections. A typed `password` is kept in memory alone. Raises PluginError and nothing else."""
+    """Opens connections. A typed `password` is kept only in memory. Raises only PluginError."""
 
     def __init__(self, settings: SshSettings, password: str | None = None) -> None:
         asyncssh.set_log_level("WARNING")  # the library logs every channel, which is every reading
@@ -77,12 +77,12 @@ class Connector:
         self, target: Target, finish_at: float, before: Jump | None = None, chain: tuple[str, ...] = ()
     ) -> asyncssh.SSHClientConnection:
         """A connection to the host, opened before that time of the event loop. The caller closes it. `before` is the
-        jump host to go through, if that is settled; `chain` is how a jump host was come to."""
+        jump host to use, if known; `chain` is the path to a jump host."""
         attempt = Attempt(target.name, target.host, target.port or 22, target.user or "", is_jump=bool(chain))
         try:
             route = await asyncio.to_thread(self._routes.find, target, is_jump=bool(chain))
             if before is None and route.jump:
-                # A jump host that the host itself brings along is as foreign as the host.
+                # A jump host named by the host itself is no more trusted than the host.
                 networks = target.local_networks if target.jump else None
                 before = await self._reach(route.jump, chain, finish_at, networks)
             self._describe(attempt, route, before)
@@ -135,7 +135,7 @@ class Connector:
             sock=sock,
             tunnel=via or cast("Any", None),
             options=route.options,
-            # Said again, because `Match final` in a configuration makes the library forget what it has read.
+            # Repeated, because `Match final` in a configuration makes the library forget what it has read.
             username=route.options.username,
             proxy_command=route.options.proxy_command,
             client_factory=lambda: _SshClient(attempt, route.known_hosts, accept_new=accept_new),
@@ -196,7 +196,7 @@ async def end(connection: asyncssh.SSHClientConnection) -> None:
 
 @contextlib.asynccontextmanager
 async def _within(finish_at: float, otherwise: str) -> AsyncIterator[None]:
-    """Raises Temporary with these words when the time is over."""
+    """Raises Temporary with this message when the time is over."""
     try:
         async with asyncio.timeout_at(finish_at):
             yield
@@ -207,7 +207,7 @@ async def _within(finish_at: float, otherwise: str) -> AsyncIterator[None]:
 async def dial(
     host: str, port: int, family: int, local_address: tuple[str, int] | None, guard: AddressGuard | None
 ) -> socket.socket:
-    """A TCP connection, to the first of the host's addresses that takes it. Raises OSError of the last, and Refused."""
+    """A TCP connection to the first of the host's addresses that accepts it. Raises the last OSError, and Refused."""
     loop = asyncio.get_running_loop()
     failure = OSError("it has no address")
     for kind, _, protocol, _, address in await look_up(host, port):
@@ -233,7 +233,7 @@ async def dial(
 
 
 def _choose_host_keys(route: SshRoute, attempt: Attempt) -> Any:
-    """Which kinds of host key are asked for: no certificates where no authority is known, as the library would
-    not fall back to the key itself."""
+    """The kinds of host key to request: no certificates if no CA is known, because the library would not fall back to
+    the plain key."""
     is_configured = route.options.config.get("HostKeyAlgorithms") is not None
     return () if is_configured or attempt.trusted.authorities else "-*-cert-v01@openssh.com"

@@ -1,4 +1,4 @@
-"""What went wrong with a login, as one short sentence and the next thing to do."""
+"""Errors of SSH logins as one short sentence and the next step."""
 
 import errno
 import logging
@@ -31,9 +31,9 @@ _NO_ROUTE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETD
 
 
 class Attempt(Struct):
-    """A login under way: all that a message about its failure needs. `name` is what people call the host; `known_as` is
-    its name and port in the files of known hosts, `trusted` what these have, `offered` the key that was shown and not
-    believed, `note` why it could not be kept."""
+    """A login attempt with everything that its error message needs. `name` is the display name of the host; `known_as`
+    is its name and port in the known-hosts files, `trusted` are their keys, `offered` is the rejected key, `note` why
+    it could not be saved."""
 
     name: str
     host: str
@@ -53,12 +53,12 @@ class Attempt(Struct):
 
     @property
     def is_sshd(self) -> bool:
-        """Whether what was connected to said that it speaks SSH; true where nothing was connected to yet."""
+        """Whether the other end identified itself as SSH; true if nothing was connected yet."""
         return self.connection is None or bool(self.connection.get_extra_info("server_version"))
 
     @property
     def place(self) -> str:
-        """How the host is called in a sentence, with its address where that is another."""
+        """The host's name in a sentence, with its address if that differs."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         address = self.host if self.port == _PORT else f"{host}:{self.port}"
         shown = address if self.host == self.name else f"{self.name} ({address})"
@@ -109,7 +109,7 @@ def _explain_host_key(error: Any, attempt: Attempt) -> PluginError:
 
 
 def _make_folder(attempt: Attempt) -> str:
-    """The command that has to come first where the folder of the known hosts is not there."""
+    """The command that must come first if the folder of the known hosts does not exist."""
     folder = attempt.known_hosts.rpartition("/")[0]
     try:
         is_there = not folder or Path(folder).expanduser().is_dir()
@@ -168,14 +168,14 @@ def _explain_end(error: Any, attempt: Attempt) -> PluginError:
     if "Too many authentication failures" in error.reason:
         hint = "Name the one that fits: ssh.key_files, or IdentityFile and IdentitiesOnly in ~/.ssh/config."
         return Refused(f"{place} gave up before the right key was tried: too many keys were offered.", hint)
-    # The words of the other side go to the log only: every viewer of the hub reads the message.
+    # The other side's text goes only to the log, because every reader of the hub sees the message.
     log.debug("%s: %s", place, quote(error.reason))
     is_silent = isinstance(error, asyncssh.ConnectionLost)
     return _explain_closing(attempt, "" if is_silent else f" ({type(error).__name__})")
 
 
 def _explain_closing(attempt: Attempt, said: str = "") -> PluginError:
-    """Who closes before the greeting may be no sshd at all."""
+    """A connection closed before the greeting may not be an sshd at all."""
     if attempt.is_sshd:
         return Temporary(f"{_begin(attempt.place)} closed the connection{said}.")
     reason = f"another program listens on port {attempt.port}, or sshd takes no more logins (MaxStartups)"
@@ -201,7 +201,7 @@ def _begin(place: str) -> str:
     return place.replace("the ", "The ", 1) if place.startswith("the jump host") else place
 
 
-# The first that fits counts.
+# The first match counts.
 _WORDS: tuple[tuple[type[Exception], Callable[[Any, Attempt], PluginError]], ...] = (
     (PluginError, lambda error, _: error),
     (asyncssh.HostKeyNotVerifiable, _explain_host_key),
