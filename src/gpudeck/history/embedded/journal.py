@@ -16,6 +16,7 @@ import zstandard
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from gpudeck.fleet.columns import rows_of
 from gpudeck.history.codec import Bytes, Damaged, Floats, add_checksum, strip_checksum
 from gpudeck.history.embedded.tables import key_of
 from gpudeck.history.hour import SECONDS
@@ -284,7 +285,10 @@ def read_journal(connection: sqlite3.Connection) -> Iterator[tuple[SampleBatch, 
 
 def pick(batch: SampleBatch, samples: NDArray[np.int64]) -> SampleBatch:
     gpu_runs = [batch.gpu_runs[place] for place in samples.tolist()]
-    gpus, runs = rows_of(batch.gpu_starts, samples), rows_of(batch.run_starts, samples)
+    gpus, runs = (
+        rows_of([slice(starts[place], starts[place + 1]) for place in samples.tolist()])
+        for starts in (batch.gpu_starts, batch.run_starts)
+    )
     own, table, run_values = (
         StepTable(len(rows), [one if isinstance(one, float) else one[rows] for one in table.columns])
         for table, rows in ((batch.own, samples), (batch.table, gpus), (batch.runs, runs))
@@ -292,11 +296,6 @@ def pick(batch: SampleBatch, samples: NDArray[np.int64]) -> SampleBatch:
     moments = batch.hosts[samples], batch.times[samples], batch.intervals[samples]
     starts = _find_starts(gpu_runs)
     return SampleBatch(*moments, gpu_runs, batch.states[gpus], own, table, run_values, *starts)
-
-
-def rows_of(starts: NDArray[np.int64], samples: NDArray[np.int64]) -> NDArray[np.int64]:
-    spans = [np.arange(starts[place], starts[place + 1]) for place in samples.tolist()]
-    return np.concatenate([np.empty(0, np.int64), *spans])
 
 
 def find_damaged_entries(connection: sqlite3.Connection) -> Iterator[tuple[int, Damaged]]:

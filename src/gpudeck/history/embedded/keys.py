@@ -17,7 +17,7 @@ from msgspec import Struct, field, structs
 
 from gpudeck.history.base import KnownGpu, KnownHost
 from gpudeck.history.embedded.journal import GpuRuns, SampleBatch, make_batch
-from gpudeck.history.embedded.tables import checksum, convert_rows, split_key
+from gpudeck.history.embedded.tables import checksum, convert_rows
 from gpudeck.history.recorder import Devices, Sample, as_batch
 from gpudeck.history.sample import ProcessSample
 
@@ -107,9 +107,6 @@ class KeyRegistry:
         query = self._connection.execute
         found = [query(f"SELECT max(id) FROM {table}").fetchone()[0]]  # noqa: S608
         found += [row[0] for row in query("SELECT value FROM meta WHERE name = ?", (f"newest_{table}",))]
-        if table == "hosts":
-            hours = [query(f"SELECT max(key) FROM {name}").fetchone()[0] for name in ("chunks", "quarters", "sealed")]  # noqa: S608
-            found += [split_key(key)[0] for key in hours if isinstance(key, int)]
         return max((number for number in found if isinstance(number, int)), default=0)
 
     def make_batch(self, samples: Sequence[Sample], now: float) -> SampleBatch:

@@ -75,7 +75,7 @@ class EmbeddedWriter:
         self._settings = settings
         self._now = now
         self._retention = retention or RetentionClock(now=now)
-        self._queue: queue.SimpleQueue[list[Sample] | threading.Lock | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[Sample] | threading.Event | None] = queue.SimpleQueue()
         self.waiting = 0
         self._keep_samples = keep_samples
         self.damage = DamageLog()
@@ -162,10 +162,9 @@ class EmbeddedWriter:
         self._queue.put(list(samples))
 
     def flush(self, seconds: float = 60.0) -> bool:
-        done = threading.Lock()
-        done.acquire()
+        done = threading.Event()
         self._queue.put(done)
-        return done.acquire(timeout=seconds)
+        return done.wait(seconds)
 
     def close(self) -> None:
         """Write what waits, and end the thread. Open hours stay in the journal."""
@@ -179,7 +178,7 @@ class EmbeddedWriter:
         is_open = True
         while is_open:
             batch: list[Sample] = []
-            done: list[threading.Lock] = []
+            done: list[threading.Event] = []
             for item in self._next_items():
                 if item is None:
                     is_open = False
@@ -190,11 +189,9 @@ class EmbeddedWriter:
             self.waiting -= count_samples(batch)
             self._guard(self._store, batch)
             for waiting in done:
-                waiting.release()
-            if is_open:
-                self._guard(self._summarize_due)
-                self._guard(self._seal_due)
-                self._guard(self._apply_retention)
+                waiting.set()
+            for step in (self._summarize_due, self._seal_due, self._apply_retention) if is_open else ():
+                self._guard(step)
         self._guard(self._write_seen)
 
     def _write_seen(self) -> None:
@@ -203,13 +200,12 @@ class EmbeddedWriter:
                 if host.is_changed:
                     self.keys.write_seen(host)
 
-    def _next_items(self) -> "list[list[Sample] | threading.Lock | None]":
-        try:
-            items = [self._queue.get(timeout=self._rest)]
-            while not self._queue.empty():
+    def _next_items(self) -> "list[list[Sample] | threading.Event | None]":
+        items: list[list[Sample] | threading.Event | None] = []
+        with contextlib.suppress(queue.Empty):
+            items.append(self._queue.get(timeout=self._rest))
+            while True:
                 items.append(self._queue.get_nowait())
-        except queue.Empty:
-            return []
         return items
 
     def _guard(self, step: Callable[..., None], *arguments: object) -> None:
@@ -316,27 +312,23 @@ class EmbeddedWriter:
         self._cut_journal()
 
     def _seal_group(self, keys: list[HourKey]) -> None:
-        """Neighbours together, as they share what is read; if one of them cannot be sealed, each by itself."""
+        """Neighbours together, as they share what is read. If they cannot be sealed, each by itself: an hour at fault
+        is dropped, so that others are not blocked. Errors of the file are retried."""
         if any(self.open_hours.loose.oldest < start + SECONDS for _, start in keys):
             self.open_hours.pack()
         try:
             self._seal(keys)
         except sqlite3.Error:
             raise
-        except Exception:  # noqa: BLE001 - the one at fault is found, and said in the log
-            for key in keys:
-                self._seal_or_drop(key)
-
-    def _seal_or_drop(self, key: HourKey) -> None:
-        """An hour that cannot be sealed is dropped, so that others are not blocked. Errors of the file are retried."""
-        try:
-            self._seal([key])
-        except sqlite3.Error:
-            raise
         except Exception:
-            log.exception("an hour of %s from %d on cannot be kept", self.keys.by_key[key[0]].name, key[1])
+            if len(keys) > 1:
+                for key in keys:
+                    self._seal_group([key])
+                return
+            ((host, start),) = keys
+            log.exception("an hour of %s from %d on cannot be kept", self.keys.by_key[host].name, start)
             with self.lock:
-                self.dropped += self.open_hours.pop(key).samples
+                self.dropped += self.open_hours.pop((host, start)).samples
 
     def _seal(self, keys: list[HourKey]) -> None:
         """One transaction. Readers see the open hours or the sealed rows, never both or neither."""
