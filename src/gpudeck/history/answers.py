@@ -140,10 +140,7 @@ def host_series(view: "HistoryView", query: SeriesQuery, metric: HistoryMetric) 
 
 def run_series(view: "HistoryView", query: SeriesQuery, metric: HistoryMetric, now: float) -> Answer:
     """The GPUs of a run while it was on them; quarter hours count if it was there for a part of them."""
-    key = query.run or 0
-    run = view.run(key) if 0 < key < 2**63 else None
-    if run is None:
-        raise HistoryRefused("unknown_run", f"the history knows no run {key}", "/api/v1/runs lists them.")
+    run = find_run(view, query.run or 0)
     grid = series_grid(view, query, run.host, run.first, among=len(run.gpus) if query.by == "gpu" else 1)
     if grid.step < QUARTER:
         found = fold(read_samples(view, run.host, metric, grid, only=run.gpus, mask=_presence(run.key)), grid)
@@ -190,6 +187,13 @@ def find_gpu(view: "HistoryView", uuid: str) -> KnownGpu:
         hint = _near(uuid, known, "a GPU's uuid")
         raise HistoryRefused("unknown_gpu", f"the history knows no GPU {uuid[:80]!r}", hint)
     return known[uuid]
+
+
+def find_run(view: "HistoryView", key: int) -> KnownRun:
+    run = view.run(key) if 0 < key < 2**63 else None
+    if run is None:
+        raise HistoryRefused("unknown_run", f"the history knows no run {key}", "/api/v1/runs lists them.")
+    return run
 
 
 def find_host(view: "HistoryView", name: str) -> KnownHost:

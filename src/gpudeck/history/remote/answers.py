@@ -11,14 +11,16 @@ from typing import Final
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpudeck.history.aggregation import divide, make_points
-from gpudeck.history.answers import check_query, find_gpu, find_host, make_answer
-from gpudeck.history.base import MAX_SERIES, HistoryRefused, KnownGpu, MomentQuery, PastHost, SeriesQuery
+from gpudeck.history.answers import check_query, find_gpu, find_host, find_run, make_answer
+from gpudeck.history.base import MAX_SERIES, HistoryRefused, MomentQuery, PastHost, SeriesQuery
 from gpudeck.history.codec import Floats
 from gpudeck.history.embedded.store import EmbeddedStore
-from gpudeck.history.metrics import HistoryMetric, Subject
+from gpudeck.history.embedded.view import HistoryView
+from gpudeck.history.metrics import HistoryMetric
 from gpudeck.history.remote.client import MAX_STEPS, PromReader, SeriesStats
 from gpudeck.history.remote.promql import (
     GPU_SERIES,
@@ -58,6 +60,18 @@ _DAY = 86_400.0
 MAX_VALUES: Final = 100_000
 
 
+class _Devices(Struct):
+    """What a question is about: `series` as one, and its GPUs with their labels, by UUID. `matcher` selects them, of
+    `hosts` (ids). Of a run, `within` is when it was there."""
+
+    series: Series
+    labels: dict[str, str]
+    matcher: str
+    hosts: list[str]
+    is_one: bool = True
+    within: tuple[float, float] | None = None
+
+
 class RemoteAnswers:
     """Asks `reader`. `usage_store` knows the hosts, their GPUs, the runs, and what each user had."""
 
@@ -71,83 +85,46 @@ class RemoteAnswers:
         subject, metric = check_query(query)
         if subject == "user":
             return self._usage_store.series(query)
-        if query.by == "user":
-            gpu, host_id = self._find_gpu(query)
-            return make_answer(query, metric, *memory_by_user(self._reader, gpu, host_id, query, metric), "raw")
         if subject == "fleet":
             grid = choose_for_all(self._reader, query.start, query.end, query.points)
             points = _points_of_one(self._ask_whole(metric, grid), grid, metric)
             return make_answer(query, metric, grid, [Series(points, fleet=True)], "raw")
-        return self._of_devices(query, subject, metric, now)
-
-    def _of_devices(self, query: SeriesQuery, subject: Subject, metric: HistoryMetric, now: float) -> Answer:
-        where: dict[str, str] = {}
-        its_gpus: list[str] = []
-        within = None
-        if subject == "gpu":
-            gpu, host_id = self._find_gpu(query)
-            series, is_one = Series([], gpu=gpu.uuid, label=gpu.label), True
-            where, hosts = {"uuid": gpu.uuid}, [host_id]
-        elif subject == "host":
-            with self._usage_store.view() as view:
-                host = find_host(view, query.host or "")
-            series, is_one = Series([], host=host.host_id, label=host.name), metric.is_of_host
-            where, hosts = {"host_id": host.host_id}, [host.host_id]
-        else:
-            run = self._usage_store.run(query.run or 0) if 0 < (query.run or 0) < 2**63 else None
-            if run is None:
-                raise HistoryRefused("unknown_run", f"the history knows no run {query.run}", "/api/v1/runs lists them.")
-            series, is_one = Series([], run=run.id), len(run.gpus) == 1
-            its_gpus, hosts = run.gpus, [run.host]
-            within = (run.seen_at, now if run.ended_at is None else run.ended_at)
-        more = [any_of("uuid", its_gpus)] if subject == "run" else []
-        if query.by == "gpu":
-            return self._by_gpu(query, metric, where, *more, its_gpus=its_gpus, hosts=hosts, within=within)
-        grid = choose_grid(query.start, query.end, query.points)
-        asked = (of_each if is_one else of_all)(metric, where, grid.step, *more)
-        found = self._stats(metric, asked, grid, hosts)
-        series.points = _only(_points_of_one(found, grid, metric), grid, within)
-        return make_answer(query, metric, grid, [series] if found or subject != "gpu" else [], "raw")
-
-    def _by_gpu(
-        self,
-        query: SeriesQuery,
-        metric: HistoryMetric,
-        where: Mapping[str, str],
-        *more: str,
-        its_gpus: Sequence[str],
-        hosts: Sequence[str],
-        within: tuple[float, float] | None = None,
-    ) -> Answer:
         with self._usage_store.view() as view:
-            keys = {host.key for host in view.hosts().values() if host.host_id in hosts}
-            labels = {gpu.uuid: gpu.label for gpu in view.gpus().values() if gpu.host in keys}
-        among = len(its_gpus) or len(labels)
-        if among > MAX_SERIES:
-            count = f"{among:,} GPUs are too many for a series each"
+            devices = _find_devices(view, query, metric, now)
+        if query.by == "user":
+            return make_answer(query, metric, *memory_by_user(self._reader, devices, query, metric), "raw")
+        return self._by_gpu(query, devices, metric) if query.by == "gpu" else self._as_one(query, devices, metric)
+
+    def _as_one(self, query: SeriesQuery, devices: _Devices, metric: HistoryMetric) -> Answer:
+        grid, series = choose_grid(query.start, query.end, query.points), devices.series
+        asked = (of_each if devices.is_one else of_all)(metric, grid.step, devices.matcher)
+        found = self._stats(metric, asked, grid, devices.hosts)
+        series.points = _only(_points_of_one(found, grid, metric), grid, devices.within)
+        return make_answer(query, metric, grid, [series] if found or query.gpu is None else [], "raw")
+
+    def _by_gpu(self, query: SeriesQuery, devices: _Devices, metric: HistoryMetric) -> Answer:
+        labels = devices.labels
+        if len(labels) > MAX_SERIES:
+            count = f"{len(labels):,} GPUs are too many for a series each"
             raise HistoryRefused("too_many_series", count, f"At most {MAX_SERIES} can be; ask for some.")
-        grid = choose_grid(query.start, query.end, min(query.points, MAX_VALUES // max(1, among)))
-        asked = of_each(metric, where, grid.step, *more)
-        found = {one.labels["uuid"]: one for one in self._stats(metric, asked, grid, hosts)}
-        named = sorted((labels.get(uuid, ""), uuid) for uuid in found)
+        grid = choose_grid(query.start, query.end, min(query.points, MAX_VALUES // max(1, len(labels))))
+        asked = of_each(metric, grid.step, devices.matcher)
+        found = {one.labels["uuid"]: one for one in self._stats(metric, asked, grid, devices.hosts)}
         series = [
-            Series(_only(_points(found[uuid], grid, metric), grid, within), gpu=uuid, label=label)
-            for label, uuid in named
+            Series(_only(_points(found[uuid], grid, metric), grid, devices.within), gpu=uuid, label=label)
+            for label, uuid in sorted((labels.get(uuid, ""), uuid) for uuid in found)
         ]
         return make_answer(query, metric, grid, series, "raw")
 
-    def _find_gpu(self, query: SeriesQuery) -> tuple[KnownGpu, str]:
-        """With the id of its host."""
-        with self._usage_store.view() as view:
-            gpu, hosts = find_gpu(view, query.gpu or ""), view.hosts()
-        return gpu, hosts[gpu.host].host_id if gpu.host in hosts else ""
-
     def _stats(self, metric: HistoryMetric, asked: Stats, grid: Grid, hosts: Sequence[str] = ()) -> list[SeriesStats]:
-        """`hosts` are those whose samples are asked for, where a step may be shorter than the time between two."""
-        found = stats_with_lookback(self._reader, asked, grid, hosts)
-        if metric.state is not None:
-            # That no GPU was in a state all the time, or at all, is a number too.
-            for one in found:
+        """`hosts` are those whose samples are asked for, where a step may be shorter than the time between two: steps
+        that a later sample covers have its values."""
+        longer, told_by = find_lookback(self._reader, grid, hosts)
+        found = self._reader.stats(asked, longer)
+        for one in found:
+            one.mean, one.low, one.high = one.mean[told_by], one.low[told_by], one.high[told_by]
+            if metric.state is not None:
+                # That no GPU was in a state all the time, or at all, is a number too.
                 is_seen = ~np.isnan(one.mean)
                 one.low, one.high = (np.where(is_seen, np.nan_to_num(band), np.nan) for band in (one.low, one.high))
         return found
@@ -157,18 +134,28 @@ class RemoteAnswers:
         that was there for some of them counts for these only."""
         count = (grid.end - grid.start) // QUARTER
         if metric.rollup is not Rollup.SUM or grid.step <= QUARTER or count > MAX_STEPS:
-            return self._stats(metric, of_all(metric, {}, grid.step), grid)
-        found = self._stats(metric, of_all(metric, {}, QUARTER), Grid(grid.start, QUARTER, count))
+            return self._stats(metric, of_all(metric, grid.step), grid)
+        found = self._stats(metric, of_all(metric, QUARTER), Grid(grid.start, QUARTER, count))
         return [_fold(one, grid) for one in found]
 
 
-def stats_with_lookback(reader: PromReader, asked: Stats, grid: Grid, hosts: Sequence[str]) -> list[SeriesStats]:
-    """As `PromReader.stats`, of devices of these hosts, with the steps that a later sample covers."""
-    longer, told_by = find_lookback(reader, grid, hosts)
-    return [
-        SeriesStats(one.labels, one.mean[told_by], one.low[told_by], one.high[told_by])
-        for one in reader.stats(asked, longer)
-    ]
+def _find_devices(view: HistoryView, query: SeriesQuery, metric: HistoryMetric, now: float) -> _Devices:
+    """Raises HistoryRefused."""
+    if query.host is not None:
+        of = find_host(view, query.host)
+        labels = {gpu.uuid: gpu.label for gpu in view.gpus().values() if gpu.host == of.key}
+        series, matcher = Series([], host=of.host_id, label=of.name), any_of("host_id", [of.host_id])
+        return _Devices(series, labels, matcher, [of.host_id], metric.is_of_host)
+    if query.gpu is not None:
+        gpu = find_gpu(view, query.gpu)
+        gpus, host, series, within = [gpu], view.host(gpu.host), Series([], gpu=gpu.uuid, label=gpu.label), None
+    else:
+        run = find_run(view, query.run or 0)
+        gpus, host = [gpu for gpu in map(view.gpu, run.gpus) if gpu is not None], view.host(run.host)
+        series, within = Series([], run=run.key), (run.first, now if run.is_live else run.last)
+    labels = {gpu.uuid: gpu.label for gpu in gpus}
+    hosts = [] if host is None else [host.host_id]
+    return _Devices(series, labels, any_of("uuid", [*labels]), hosts, len(gpus) == 1, within)
 
 
 def find_lookback(reader: PromReader, grid: Grid, hosts: Sequence[str]) -> tuple[Grid, NDArray[np.int64]]:
@@ -203,23 +190,22 @@ def choose_for_all(reader: PromReader, start: float, end: float, points: int) ->
 
 
 def memory_by_user(
-    reader: PromReader, gpu: KnownGpu, host_id: str, query: SeriesQuery, metric: HistoryMetric
+    reader: PromReader, gpu: _Devices, query: SeriesQuery, metric: HistoryMetric
 ) -> tuple[Grid, list[Series]]:
     """Moments at which the GPU was observed without a user count as 0 bytes of that user."""
     grid = choose_grid(query.start, query.end, query.points)
-    where = {"uuid": gpu.uuid}
-    longer, told_by = find_lookback(reader, grid, [host_id])
-    at = over(select(USER_MEMORY, where), grid.step)
+    longer, told_by = find_lookback(reader, grid, gpu.hosts)
+    at = over(select(USER_MEMORY, None, gpu.matcher), grid.step)
     asked = at_once({stat: f"{over} by (user) ({of}_over_time({at}))" for stat, over, of in _OF_MEMORY})
     users: dict[str, dict[str, Floats]] = {}
     for labels, values in reader.values(asked, longer):
         users.setdefault(labels.get("user", ""), {})[labels["stat"]] = values[told_by]
-    known = over(select(STATE, where, 'state!="unknown"'), grid.step)
+    known = over(select(STATE, None, gpu.matcher, 'state!="unknown"'), grid.step)
     moments = [values for _, values in reader.values(f"sum by (uuid) (count_over_time({known}))", longer)]
     seen = (moments[0] if moments else np.full(longer.count, np.nan))[told_by]
     order = sorted(users, key=lambda user: (not user, user))
     points = {user: _memory_of(users[user], seen, grid, metric) for user in order}
-    return grid, [Series(points[user], gpu=gpu.uuid, label=gpu.label, user=user or None) for user in order]
+    return grid, [replace(gpu.series, points=points[user], user=user or None) for user in order]
 
 
 _OF_MEMORY = (("sum", "sum", "sum"), ("count", "sum", "count"), ("low", "min", "min"), ("high", "max", "max"))

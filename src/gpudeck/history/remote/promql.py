@@ -64,23 +64,23 @@ def any_of(label: str, values: list[str]) -> str:
     return f"{label}=~{quoted('|'.join(re.escape(label_value(value)) for value in values))}"
 
 
-def of_each(metric: HistoryMetric, where: Mapping[str, str], window: int, *more: str) -> Stats:
+def of_each(metric: HistoryMetric, window: int, *matchers: str) -> Stats:
     by = _device(metric)
     if metric.state is not None:
-        return _states(metric, where, window, more, by)
+        return _states(metric, window, matchers, by)
     series = series_of(metric)
-    at = over(select(series.name, where, *more), window)
+    at = over(select(series.name, None, *matchers), window)
     stats = _each(at, by)
     if metric.rollup is Rollup.LAST:
         stats["mean"] = f"max by ({by}) (last_over_time({at}))"
     return _in_our_unit(stats, series)
 
 
-def of_all(metric: HistoryMetric, where: Mapping[str, str], window: int, *more: str) -> Stats:
+def of_all(metric: HistoryMetric, window: int, *matchers: str) -> Stats:
     if metric.state is not None:
-        return _states(metric, where, window, more, "")
+        return _states(metric, window, matchers, "")
     series = series_of(metric)
-    at = over(select(series.name, where, *more), window)
+    at = over(select(series.name, None, *matchers), window)
     if metric.rollup is Rollup.SUM:
         return _in_our_unit({stat: f"sum({asked})" for stat, asked in _each(at, _device(metric)).items()}, series)
     stats = _each(at, "")
@@ -113,11 +113,11 @@ def _each(at: str, by: str) -> Stats:
     }
 
 
-def _states(metric: HistoryMetric, where: Mapping[str, str], window: int, more: tuple[str, ...], by: str) -> Stats:
+def _states(metric: HistoryMetric, window: int, matchers: tuple[str, ...], by: str) -> Stats:
     """How many GPUs were in the state: the sum of their shares of samples, those that were in it all the time, and
     those that were in it at all. `low` and `high` are left out where they are 0."""
-    seen = f"sum by (uuid) (count_over_time({over(select(STATE, where, *more), window)}))"
-    in_it = select(STATE, {**where, "state": STATE_WORDS[metric.name]}, *more)
+    seen = f"sum by (uuid) (count_over_time({over(select(STATE, None, *matchers), window)}))"
+    in_it = select(STATE, {"state": STATE_WORDS[metric.name]}, *matchers)
     inside = f"sum by (uuid) (count_over_time({over(in_it, window)}))"
     return {
         "mean": f"(sum by ({by}) ({inside} / {seen}) or 0 * sum by ({by}) ({seen}))",
