@@ -48,7 +48,7 @@ class _Place(NamedTuple):
 def find_open_moments(
     hours: Sequence[OpenHour], at: float, metrics: Collection[str] | None, loose: Mapping[int, tuple[float, HourPart]]
 ) -> dict[int, HourMoment]:
-    """The last sample until `at` of each of these hours, by host. `loose` has the last loose sample of each host until
+    """The last sample until `at` of these hours, by host. `loose` has the last loose sample of each host until
     then, and its time. States that began before the part of the hour that has the sample have no `since`."""
     times: dict[int, tuple[Floats, list[int]]] = {}
     groups: dict[int, list[_Place]] = {}
@@ -56,7 +56,12 @@ def find_open_moments(
         place = _find_place(hour, at, loose.get(hour.host), times)
         if place is not None:
             groups.setdefault(id(place.part.source), []).append(place)
-    return {host: moment for group in groups.values() for host, moment in _read_group(group, metrics)}
+    found: dict[int, HourMoment] = {}
+    for group in groups.values():
+        for host, moment in _read_group(group, metrics):
+            if host not in found or found[host].at < moment.at:
+                found[host] = moment
+    return found
 
 
 def _find_place(

@@ -154,18 +154,20 @@ def _has_bad_pages(path: Path) -> bool:
 
 
 def _copy_all(source: Path, connection: sqlite3.Connection) -> int:
+    count = 0
     try:
         with closing(open_to_read(source, is_damaged=True)) as damaged:
-            count = sum(_copy(damaged, connection, table) for table in tables_and_columns() if table != "meta")
+            for table, known in tables_and_columns().items():
+                there = columns_of(damaged, table)
+                if table != "meta" and there:
+                    count += _copy(damaged, connection, table, [name for name in known if name in there])
             _copy_numbers(damaged, connection)
-            return count
     except sqlite3.Error as error:
-        log.warning("nothing can be read of %s: %s", source, error)
-        return 0
+        log.warning("nothing more can be read of %s: %s", source, error)
+    return count
 
 
-def _copy(damaged: sqlite3.Connection, connection: sqlite3.Connection, table: str) -> int:
-    columns = [name for name in tables_and_columns()[table] if name in columns_of(damaged, table)]
+def _copy(damaged: sqlite3.Connection, connection: sqlite3.Connection, table: str, columns: list[str]) -> int:
     insert = f"INSERT OR IGNORE INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
     count = 0
     connection.execute("BEGIN IMMEDIATE")

@@ -165,15 +165,13 @@ class HistoryView:
         return KnownRun(key, host_key, pid, started_at, user, command, container, job, *seen)
 
     def raw_since(self, hosts: Iterable[int]) -> float:
-        wanted = set(hosts)
-        found = [self._oldest(host) for host in wanted]
-        found += [one.start for host in wanted for one in self.open_hours_of(host)]
-        return float(min((start for start in found if start is not None), default=0))
-
-    def _oldest(self, host: int) -> int | None:
         question = "SELECT min(key) FROM chunks WHERE key BETWEEN ? AND ?"
-        (key,) = self.connection.execute(question, keys_between(host, 0, 7e9)).fetchone()
-        return None if key is None else split_key(key)[1]
+        wanted = list(hosts)
+        found = [one.start for host in wanted for one in self.open_hours_of(host)]
+        for host in wanted:
+            (key,) = self.connection.execute(question, keys_between(host, 0, 7e9)).fetchone()
+            found += [] if key is None else [split_key(key)[1]]
+        return float(min(found, default=0))
 
     def hours(
         self,
@@ -196,24 +194,13 @@ class HistoryView:
 
     def moments(self, hosts: Sequence[int], at: float, metrics: frozenset[str] | None) -> dict[int, HourMoment]:
         """The last sample of each of these hosts until `at`, of those that have one."""
-        found: dict[int, HourMoment] = {}
-        left = dict.fromkeys(hosts, at)
+        opened = [one for host in hosts for one in self.open_hours_of(host) if one.start <= at]
+        found = find_open_moments(opened, at, metrics, self._loose_at(at, opened))
+        left = dict.fromkeys((host for host in hosts if host not in found), at)
         while left:
-            sealed = self._newest_bodies(left)
-            alone, opened, begins = list[int](), list[OpenHour](), dict[int, int]()
-            for host, until in left.items():
-                open_hour = next((one for one in reversed(self.open_hours_of(host)) if one.start <= until), None)
-                begin = max(-1 if open_hour is None else open_hour.start, sealed[host][0] if host in sealed else -1)
-                if begin < 0:
-                    continue
-                begins[host] = begin
-                if open_hour is None or open_hour.start < begin:
-                    alone.append(host)
-                else:
-                    opened.append(open_hour)
-            found |= self._sealed_moments({host: sealed[host] for host in alone}, at, metrics)
-            found |= find_open_moments(opened, at, metrics, self._loose_at(at, opened))
-            left = {host: begin - 1.0 for host, begin in begins.items() if host not in found}
+            bodies = self._newest_bodies(left)
+            found |= self._sealed_moments(bodies, at, metrics)
+            left = {host: begin - 1.0 for host, (begin, _) in bodies.items() if host not in found}
         return found
 
     def _sealed_moments(
