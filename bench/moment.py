@@ -24,7 +24,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import EVERYTHING
 from gpudeck.history.base import MomentQuery, Store
 from gpudeck.history.embedded.store import EmbeddedStore
-from gpudeck.history.past_fleet import PastContext
+from gpudeck.history.moment import PastContext
 from gpudeck.history.sample import ALL_NAMES
 from gpudeck.model.cpu_budget import THREAD_SECONDS
 

@@ -24,7 +24,7 @@ from gpudeck.collectors.simulated import SimulatedFleet
 from gpudeck.demo.backfill import READY, SEED, remove_file
 from gpudeck.demo.past import DAY, HOUR, Slice, past_events, sample_span
 from gpudeck.history.embedded.keys import HostKeys
-from gpudeck.history.embedded.past_writer import PastSpan, PastWriter
+from gpudeck.history.embedded.seal import PastSpan, PastWriter
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.hour import QUARTER, Hour, RunSlice, cut_hour
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HostSample, ProcessSample

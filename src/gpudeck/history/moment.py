@@ -1,31 +1,53 @@
-"""The fleet at a moment of the past: of each host the last sample until then, as it was taken.
+"""The fleet at a moment of the past: the last sample of each host until then, in the shape of the live fleet.
 
 Where samples are no longer kept, the quarter hour has the moment: means of its metrics, the state that each GPU was in
-for most of it, and the runs that touched it.
+for most of it, and the runs that touched it. Names, labels, sources and vendors are not recorded: they are today's, of
+hosts and GPUs that are still there.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
-from operator import attrgetter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from itertools import repeat
+from operator import attrgetter, is_, itemgetter
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
+from msgspec import Struct, defstruct, field
 
+from gpudeck.fleet.gpu import GpuState
+from gpudeck.fleet.host import HostState
 from gpudeck.history.base import HistoryRefused, KnownGpu, KnownHost, KnownRun, MomentQuery, PastHost
 from gpudeck.history.hour import ABSENT, QUARTER, UNKNOWN, HourMoment, RunMoment
 from gpudeck.history.rollup import COUNT, Quarters, Roll
 from gpudeck.history.sample import (
     ALL_NAMES,
+    GPU_NAMES,
     HOST_NAMES,
+    HOST_PREFIX,
     NOTHING,
+    STATES,
     GpuSample,
     HostSample,
     ProcessSample,
     Values,
 )
-from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric
+from gpudeck.model.alert import Alert, AlertCounts
+from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, GpuIdentity, Metric
 from gpudeck.model.cpu_budget import checkpointed
+from gpudeck.model.gpu_state import (
+    AVAILABILITIES,
+    WEAR,
+    Availability,
+    FleetSettings,
+    Health,
+    judge_faults,
+    judge_health,
+    judge_wear,
+)
+from gpudeck.model.report import GpuEvent
+from gpudeck.model.reservation import GpuReservation
 from gpudeck.model.times import show_utc
+from gpudeck.model.view import Gpu, Host, HostStatus, PastFleet, ShownEvent, ShownProcess, Totals
 
 if TYPE_CHECKING:
     from gpudeck.history.embedded.view import HistoryView
@@ -179,3 +201,262 @@ def _means(rolls: Mapping[str, Roll], catalog: Mapping[str, Metric], place: int,
 def _mean(roll: Roll, metric: Metric, place: int) -> list[float | None]:
     both = zip(roll.sum[:, place].tolist(), roll.seconds[:, place].tolist(), strict=True)
     return [metric.round(total / seconds) if seconds > 0 else None for total, seconds in both]
+
+
+_ROLLED: Final = "samples of that time are no longer kept: this is the mean of the quarter hour"
+_HARDLY_RECORDED: Final = "less than half of the quarter hour was recorded"
+_UNREAD: Final = "its state could not be read at that moment"
+_NOT_RECORDED: Final = "not recorded"
+_OF_PROCESS: Final = ("user", "command", "memory_used_bytes", "utilization_percent", "started_at")
+_MAX_ALERTS: Final = 200
+_LATE_BEATS: Final = 3
+_WATTS: Final = GPU_NAMES.index("power_watts")
+_FOR_HEALTH: Final = ("temperature_celsius", *WEAR)
+_pick_health: Final = itemgetter(*map(GPU_NAMES.index, _FOR_HEALTH))
+_FIELDS: Final = (
+    *("uuid", "index", "label", "name", "display_name", "vendor", "parent", "pci_address", *GPU_NAMES),
+    *("availability", "availability_reason", "last_seen", "since", "health", "health_reason", "health_action"),
+    *("users", "processes", "events", "reservation", "reasons"),
+)
+# By position a GPU is made in a fifth of the time.
+_make = cast("Callable[..., Gpu]", defstruct("PastGpu", [(name, Any) for name in _FIELDS], bases=(Gpu,)))
+_AVAILABILITIES: Final = {STATES.index(word): word for word in AVAILABILITIES if word != "unknown"}
+
+
+class PastContext(Struct):
+    """What else is known of a moment: reservations that counted and driver errors of the day before it by the GPU's
+    UUID, and alerts that fired, the worst first. `problems` are sentences about what is not known."""
+
+    reservations: dict[str, GpuReservation] = field(default_factory=dict)
+    faults: dict[str, list[ShownEvent]] = field(default_factory=dict)
+    alerts: list[Alert] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+class PastFleetBuilder:
+    """Takes hosts one after the other and counts. `find_host` finds a host of the live fleet by its id. `metrics` are
+    the names that were asked for; None: all. Others are None without a reason."""
+
+    def __init__(
+        self,
+        at: float,
+        settings: FleetSettings,
+        find_host: Callable[[str], HostState | None],
+        metrics: frozenset[str] | None = None,
+        context: PastContext | None = None,
+    ) -> None:
+        self._at = at
+        self._settings = settings
+        self._find_host = find_host
+        self._context = context or PastContext()
+        self._gpu_names = [name for name in GPU_NAMES if metrics is None or name in metrics]
+        self._host_names = [name for name in HOST_NAMES if metrics is None or HOST_PREFIX + name in metrics]
+        self._counts: dict[Availability, int] = dict.fromkeys(AVAILABILITIES, 0)
+        self._hosts = self._hosts_up = self._recorded = 0
+        self._users: set[str] = set()
+        self._reasons: dict[tuple[tuple[bool, ...], str, bool], dict[str, str]] = {}
+        self._healths: dict[tuple[Values, str | None], Health] = {}
+        self._watts: list[float] = []
+        self._newest: float | None = None
+        self._is_rolled = False
+
+    def add(self, past: PastHost) -> Host:
+        sample = past.sample
+        status = self._judge_status(past)
+        known = self._find_host(sample.host_id)
+        reason = self._why_silent(past, status)
+        gpus = [
+            self._make_gpu(gpu, since, None if known is None else known.gpus.get(gpu.uuid), reason, past)
+            for gpu, since in zip(sample.gpus, past.since, strict=True)
+        ]
+        self._hosts += 1
+        self._hosts_up += status == "up"
+        self._is_rolled |= past.is_rolled
+        if past.is_recorded:
+            self._newest = max(sample.at, self._newest or sample.at)
+        is_current = reason is None
+        numbers: dict[str, Any] = dict(zip(HOST_NAMES, sample.values, strict=True)) if is_current else {}
+        facts = None if known is None else known.facts
+        return Host(
+            id=sample.host_id,
+            name=sample.name,
+            display_name=sample.name if known is None else known.display_name,
+            status=status,
+            via="history" if facts is None else facts.via,
+            last_report_at=sample.at if past.is_recorded else None,
+            interval_seconds=None,
+            labels={} if facts is None else facts.labels,
+            addresses=[] if facts is None else facts.addresses,
+            os=None if facts is None else facts.os,
+            driver_version=None if facts is None else facts.driver_version,
+            reasons={name: reason or _NOT_RECORDED for name in self._host_names if numbers.get(name) is None},
+            gpus=gpus,
+            **numbers,
+        )
+
+    def finish(self, *, demo: bool, version: str) -> PastFleet:
+        """Everything but the hosts: they were given back one by one."""
+        gpus, alerts = sum(self._counts.values()), self._context.alerts
+        unnoticed = [alert for alert in alerts if alert.state == "firing" and alert.severity != "info"]
+        problems = []
+        if self._hosts and not self._recorded:
+            seen = "" if self._newest is None else f"; the last report before it is from {show_utc(self._newest)}"
+            problems = [f"Nothing was recorded at {show_utc(self._at)}{seen}."]
+        return PastFleet(
+            demo=demo,
+            time=self._at,
+            version=version,
+            totals=Totals(
+                gpus=gpus,
+                **self._counts,
+                hosts=self._hosts,
+                hosts_up=self._hosts_up,
+                users=len(self._users),
+                power_watts=round(sum(self._watts), 1) if self._watts else None,
+            ),
+            problems=[*problems, *self._context.problems],
+            alerts=alerts[:_MAX_ALERTS],
+            alert_counts=AlertCounts(
+                len(alerts), len(unnoticed), sum(alert.severity == "critical" for alert in unnoticed)
+            ),
+            hosts=[],
+            as_of=self._at,
+            coverage=round(self._recorded / gpus, 4) if gpus else None,
+            resolution="quarter_hour" if self._is_rolled else "raw",
+        )
+
+    def _judge_status(self, past: PastHost) -> HostStatus:
+        if not past.is_recorded or self._is_blank(past.sample):
+            return "down"
+        if past.is_rolled:
+            return "up"
+        silent = self._at - past.sample.at
+        late_after = _LATE_BEATS * past.sample.interval
+        if silent <= late_after:
+            return "up"
+        return "late" if silent <= max(self._settings.down_after, late_after + past.sample.interval) else "down"
+
+    def _is_blank(self, sample: HostSample) -> bool:
+        """Whether nothing at all was read: a host that reports knows something of itself."""
+        return (
+            bool(self._host_names)
+            and not any(value is not None for value in sample.values)
+            and all(gpu.state == UNKNOWN and gpu.processes is None for gpu in sample.gpus)
+        )
+
+    def _why_silent(self, past: PastHost, status: HostStatus) -> str | None:
+        if not past.is_recorded:
+            return "nothing was recorded of this host at that moment"
+        if self._is_blank(past.sample):
+            return "nothing of this host could be read at that moment"
+        return None if status == "up" else f"no report since {show_utc(past.sample.at)}"
+
+    def _make_gpu(
+        self, sample: GpuSample, since: float | None, known: GpuState | None, silent: str | None, past: PastHost
+    ) -> Gpu:
+        availability: Availability = "unknown" if silent else _AVAILABILITIES.get(sample.state, "unknown")
+        self._counts[availability] += 1
+        is_hardly_recorded = past.is_rolled and availability == "unknown"
+        self._recorded += silent is None and not is_hardly_recorded
+        # What was last read of a host that is silent may be anything by now.
+        values = sample.values if silent is None else NOTHING
+        processes: list[ShownProcess] | None = None
+        users = list[str]()
+        if silent is None and sample.processes is not None:
+            processes = [_show(one) for one in sample.processes]
+            users = sorted({one.user for one in processes if one.user is not None}) if processes else users
+        faults = self._context.faults.get(sample.uuid, [])
+        health = self._judge_health(_pick_health(values), silent, faults)
+        if availability != "unknown":
+            self._users.update(users)
+            if (watts := values[_WATTS]) is not None:
+                self._watts.append(watts)
+            if since is None and processes and availability in {"busy", "idle"}:
+                since = min((one.started_at for one in processes if one.started_at is not None), default=None)
+        identity = known or _guess_identity(sample)
+        return _make(
+            sample.uuid,
+            identity.index,
+            sample.label,
+            sample.model,
+            identity.display_name,
+            identity.vendor,
+            identity.parent,
+            identity.pci_address,
+            *values,
+            availability,
+            silent
+            or (_HARDLY_RECORDED if is_hardly_recorded else _ROLLED if past.is_rolled else None)
+            or (_UNREAD if availability == "unknown" else None),
+            _AVAILABILITIES.get(sample.state) if silent and past.is_recorded else None,
+            since,
+            health.level,
+            health.reason,
+            health.action,
+            users,
+            processes,
+            faults,
+            self._context.reservations.get(sample.uuid),
+            self._explain(values, silent or _NOT_RECORDED, has_processes=processes is not None),
+        )
+
+    def _judge_health(self, values: Values, silent: str | None, faults: list[ShownEvent]) -> Health:
+        """`values` are those of `_FOR_HEALTH`. Thousands of GPUs share one."""
+        key = values, silent
+        if faults or key not in self._healths:
+            found = judge_health(
+                None,
+                values[0],
+                self._settings.health,
+                judge_faults([GpuEvent(at=one.at, code=one.code) for one in faults]),
+                silent,
+                wear=judge_wear(dict(zip(_FOR_HEALTH, values, strict=True))),
+            )
+            if faults:
+                return found
+            self._healths[key] = found
+        return self._healths[key]
+
+    def _explain(self, values: Values, why: str, *, has_processes: bool) -> dict[str, str]:
+        """The reason of whatever is not known of a GPU. Many GPUs share one: nobody changes it."""
+        key = tuple(map(is_, values, repeat(None))), why, has_processes
+        found = self._reasons.get(key)
+        if found is None:
+            unknown = {name for name, value in zip(GPU_NAMES, values, strict=True) if value is None}
+            missing = [name for name in self._gpu_names if name in unknown]
+            found = self._reasons[key] = dict.fromkeys(missing if has_processes else [*missing, "processes"], why)
+        return found
+
+
+def _guess_identity(sample: GpuSample) -> GpuIdentity:
+    model, index = sample.model, sample.label.partition(".")[0]
+    return GpuIdentity(
+        uuid=sample.uuid,
+        index=int(index) if index.isascii() and index.isdigit() else 0,
+        label=sample.label,
+        name=model,
+        display_name=model,
+        vendor=_guess_vendor(model),
+    )
+
+
+@lru_cache(256)
+def _guess_vendor(model: str) -> str:
+    return next((name for name in ("nvidia", "amd", "intel") if model.lower().startswith(name)), "unknown")
+
+
+def _show(process: ProcessSample) -> ShownProcess:
+    known = process.user, process.command, process.memory_bytes, process.utilization_percent, process.started_at
+    return ShownProcess(
+        process.pid,
+        process.user,
+        process.command,
+        process.memory_bytes,
+        process.started_at,
+        process.utilization_percent,
+        process.container,
+        process.job,
+        reasons={name: _NOT_RECORDED for name, value in zip(_OF_PROCESS, known, strict=True) if value is None}
+        if None in known
+        else {},
+    )
