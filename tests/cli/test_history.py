@@ -83,7 +83,7 @@ def test_export_of_an_empty_span_has_a_head_alone(file: Path) -> None:
         (["--host", "nobody"], "knows no host nobody"),
         (["--host", "gpu01", "--host", "nobody"], "knows no host nobody"),
         (["--gpu", "GPU-none"], "knows no GPU GPU-none"),
-        (["--metric", "warmth"], "no metric is called warmth"),
+        (["--metric", "warmth"], "there is no metric 'warmth'"),
         (["--since", "yesterdayish"], "is not a time"),
         (["--since", "now", "--until", "-1h"], "before --until"),
     ],

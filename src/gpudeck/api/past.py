@@ -15,10 +15,9 @@ from gpudeck.api.services import ApiServices
 from gpudeck.events.store import MAX_EVENTS, EventQuery
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import Visibility
-from gpudeck.history.base import HistoryRefused, MomentQuery, Store
-from gpudeck.history.metrics import suggest
+from gpudeck.history.base import MomentQuery, Store
+from gpudeck.history.metrics import check_names
 from gpudeck.history.moment import PastContext, PastFleetBuilder
-from gpudeck.history.sample import ALL_NAMES
 from gpudeck.history.settings import DAY
 from gpudeck.model.cpu_budget import checkpointed
 from gpudeck.model.errors import Temporary
@@ -39,9 +38,7 @@ def read_metrics(text: str | None) -> frozenset[str] | None:
     if text is None:
         return None
     names = frozenset(text.split(","))
-    for name in sorted(names.difference(ALL_NAMES)):
-        message = f"there is no metric {name[:80]!r}"
-        raise HistoryRefused("unknown_metric", message, suggest(name, ALL_NAMES, "It is one of"))
+    check_names(sorted(names))
     return names
 
 

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from gpudeck.history.base import STATE_METRICS, USER_METRICS, HistoryRefused
-from gpudeck.history.sample import HOST_PREFIX, STATE_NUMBERS
+from gpudeck.history.sample import ALL_NAMES, HOST_PREFIX, STATE_NUMBERS
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Rollup
 
 Subject = Literal["gpu", "host", "user", "run", "fleet"]
@@ -62,6 +62,14 @@ def find_metric(name: str, subject: Subject) -> HistoryMetric:
     if name in GPU_METRICS:
         return _from_catalog(name, GPU_METRICS[name])
     return _from_catalog(name, HOST_METRICS[name.removeprefix(HOST_PREFIX)], is_of_host=True)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Names of samples, the host's own with `host_` before them. Raises HistoryRefused."""
+    for name in names:
+        if name not in ALL_NAMES:
+            hint = suggest(name, ALL_NAMES, "It is one of")
+            raise HistoryRefused("unknown_metric", f"there is no metric {name[:80]!r}", hint)
 
 
 def suggest(wrong: str, known: Iterable[str], otherwise: str) -> str:

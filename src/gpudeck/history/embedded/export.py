@@ -8,13 +8,14 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from gpudeck.history.base import HistoryRefused, KnownHost, SamplePage, SamplesQuery
+from gpudeck.history.answers import find_gpu, find_host
+from gpudeck.history.base import KnownHost, SamplePage, SamplesQuery
 from gpudeck.history.codec import Floats
 from gpudeck.history.embedded.view import HistoryView
 from gpudeck.history.export import Column
 from gpudeck.history.hour import ABSENT, SECONDS, UNKNOWN, Hour, RunSlice
-from gpudeck.history.metrics import suggest
-from gpudeck.history.sample import ALL_NAMES, HOST_PREFIX, STATES
+from gpudeck.history.metrics import check_names
+from gpudeck.history.sample import HOST_PREFIX, STATES
 
 _ROWS_A_PAGE: Final = 20_000
 _HOURS_A_PAGE: Final = 200
@@ -58,19 +59,11 @@ def _share(place: int, until: float, count: int, query: SamplesQuery) -> float:
 
 def _check_names(view: HistoryView, query: SamplesQuery) -> None:
     """A table without rows would say that there was nothing."""
-    hosts = {name for host in view.hosts().values() for name in (host.name, host.host_id)}
-    gpus = {gpu.uuid for gpu in view.gpus().values()}
     for name in query.hosts:
-        if name not in hosts:
-            raise HistoryRefused("unknown_host", f"the history knows no host {name[:80]}")
+        find_host(view, name)
     for uuid in query.gpus:
-        if uuid not in gpus:
-            raise HistoryRefused("unknown_gpu", f"the history knows no GPU {uuid[:80]}")
-    for metric in query.metrics:
-        if metric not in ALL_NAMES:
-            raise HistoryRefused(
-                "unknown_metric", f"no metric is called {metric[:80]}", suggest(metric, ALL_NAMES, "There are")
-            )
+        find_gpu(view, uuid)
+    check_names(query.metrics)
 
 
 def _is_wanted(host: KnownHost, query: SamplesQuery) -> bool:

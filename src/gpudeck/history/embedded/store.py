@@ -40,7 +40,6 @@ from gpudeck.history.embedded.view import DamageLog, HistoryView
 from gpudeck.history.embedded.writer import EmbeddedWriter
 from gpudeck.history.hour import SECONDS
 from gpudeck.history.moment import find_hosts
-from gpudeck.history.recorder import Sample
 from gpudeck.history.run_columns import EarlierRun, RunStart, read_columns
 from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.history.usage import usage
@@ -83,6 +82,7 @@ class EmbeddedStore:
         self.writer = EmbeddedWriter(
             path, settings or HistorySettings(), now, keep_samples=keep_samples, retention=retention
         )
+        self.take, self.flush = self.writer.take, self.writer.flush
         self._keeps_samples = keep_samples
         self._thread = threading.local()
         self._connections: list[sqlite3.Connection] = []
@@ -114,12 +114,6 @@ class EmbeddedStore:
     @property
     def damage(self) -> str | None:
         return self.writer.set_aside or self.writer.damage.problem
-
-    def take(self, samples: Sequence[Sample]) -> None:
-        self.writer.take(samples)
-
-    def flush(self, seconds: float = 60.0) -> bool:
-        return self.writer.flush(seconds)
 
     def series(self, query: SeriesQuery) -> Answer:
         with self.view() as view:

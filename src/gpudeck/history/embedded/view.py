@@ -81,13 +81,11 @@ class DamageLog:
 
     @property
     def problem(self) -> str | None:
-        count = len(self._places)
-        if not count:
+        if not self._places:
             return None
-        parts = "1 part" if count == 1 else f"{count} parts"
         return (
-            f"{parts} of the history cannot be read and are left out of charts: stop the hub, then run "
-            "`gpudeck history repair`; `gpudeck history verify` names them"
+            f"parts of the history cannot be read ({len(self._places)}) and are left out of charts: stop the hub, then "
+            "run `gpudeck history repair`; `gpudeck history verify` names them"
         )
 
 

@@ -83,7 +83,7 @@ class EmbeddedWriter:
         self.set_aside: str | None = None
         self.next_upkeep = self._next_look = 0.0
         self.upkept = 0
-        self._is_stopped = False
+        self._stopped: str | None = None
         self._rest = _WAIT
         self._file_lock = lock_file(path)
         try:
@@ -403,11 +403,10 @@ class EmbeddedWriter:
     def _has_room(self) -> bool:
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + _LOOK_EVERY
-            problem = self._look()
-            self._is_stopped = problem is not None
-            if problem is not None:
-                self._set_problem(problem)
-        return not self._is_stopped
+            self._stopped = self._look()
+            if self._stopped is not None:
+                self._set_problem(self._stopped)
+        return self._stopped is None
 
     def _look(self) -> str | None:
         """Why nothing may be written now: the file is gone, or the disk is nearly full."""

@@ -11,7 +11,6 @@ import math
 import sqlite3
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -192,7 +191,7 @@ class RemoteWriter:
         self._more = more
         self._clock = clock
         self._lock = threading.Lock()
-        self._waiting: deque[Sample] = deque()
+        self._waiting: list[Sample] = []
         self._waiting_count = 0
         self._pending: list[EncodedSeries] = []
         self._last: dict[str, float] = {}
@@ -210,12 +209,11 @@ class RemoteWriter:
         count = count_samples(samples)
         self.taken += count
         with self._lock:
-            self._waiting.extend(samples)
-            self._waiting_count += count
-            while self._waiting_count > _MAX_WAITING:
-                lost = count_samples([self._waiting.popleft()])
-                self._waiting_count -= lost
-                self.dropped += lost
+            if self._waiting_count + count > _MAX_WAITING:
+                self.dropped += count
+            else:
+                self._waiting += samples
+                self._waiting_count += count
 
     def run(self, stop: threading.Event) -> None:
         """Write until `stop` is set, and then what is left and the last counters."""
@@ -230,9 +228,15 @@ class RemoteWriter:
     def write(self, *, at_last: bool = False) -> None:
         with self._is_writing:
             with self._lock:
-                taken, self._waiting, self._waiting_count = self._waiting, deque(), 0
-            samples = list(as_host_samples(taken))
-            parts = [part for sample in samples for part in self._encode_safely(sample)]
+                taken, self._waiting, self._waiting_count = self._waiting, [], 0
+            samples, parts = list(as_host_samples(taken)), list[EncodedSeries]()
+            for sample in samples:
+                try:
+                    parts += self._encode(sample)
+                except Exception:
+                    # A bug with one host must cost that host only, and never the thread.
+                    log.exception("a sample of %s cannot be encoded", sample.name)
+                    self.dropped += 1
             pending = [*self._pending, *self._counters.take_changed(self._newest, at_last=at_last)]
             self._pending = []
             if pending and self._counters.save():
@@ -240,15 +244,6 @@ class RemoteWriter:
             if parts:
                 # In order of time: Prometheus takes nothing that is an hour older than what it has.
                 self._append(sorted(parts, key=lambda part: part.at), len(samples))
-
-    def _encode_safely(self, sample: HostSample) -> list[EncodedSeries]:
-        try:
-            return self._encode(sample)
-        except Exception:
-            # A bug with one host must cost that host only, and never the thread.
-            log.exception("a sample of %s cannot be encoded", sample.name)
-            self.dropped += 1
-            return []
 
     def _encode(self, sample: HostSample) -> list[EncodedSeries]:
         before = self._last.get(sample.host_id, -math.inf)
