@@ -164,7 +164,7 @@ def test_gzip(hub: Place) -> None:
     [
         ("samples?user=alice", 400, "no parameter 'user'"),
         ("usage?by=colour", 400, "by"),
-        ("samples?host=nobody", 404, "knows no host nobody"),
+        ("samples?host=nobody", 404, "knows no host 'nobody'"),
         ("samples?metric=warmth", 400, "there is no metric 'warmth'"),
         ("samples?start=-1h&end=-2h", 400, "ends before it begins"),
         ("usage?zone=Mars/Base", 400, "no time zone"),

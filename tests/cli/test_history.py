@@ -80,9 +80,9 @@ def test_export_of_an_empty_span_has_a_head_alone(file: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--host", "nobody"], "knows no host nobody"),
-        (["--host", "gpu01", "--host", "nobody"], "knows no host nobody"),
-        (["--gpu", "GPU-none"], "knows no GPU GPU-none"),
+        (["--host", "nobody"], "knows no host 'nobody'"),
+        (["--host", "gpu01", "--host", "nobody"], "knows no host 'nobody'"),
+        (["--gpu", "GPU-none"], "knows no GPU 'GPU-none'"),
         (["--metric", "warmth"], "there is no metric 'warmth'"),
         (["--since", "yesterdayish"], "is not a time"),
         (["--since", "now", "--until", "-1h"], "before --until"),

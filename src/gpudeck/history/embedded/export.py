@@ -1,6 +1,7 @@
 """Samples as columns, for exports; how large the file and its tables are."""
 
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -28,33 +29,30 @@ _TABLES |= {"uses": "NULL", "uses_of_all": "NULL", "runs": "NULL", "journal": _B
 def read_page(view: HistoryView, query: SamplesQuery) -> SamplePage:
     """Some hours, host by host in order of time: a row a GPU and moment. Raises HistoryRefused."""
     _check_names(view, query)
-    wanted = [key for key, host in sorted(view.hosts().items()) if _is_wanted(host, query)]
-    place, since = 0, query.start
-    if query.after is not None:
-        place = next((at for at, key in enumerate(wanted) if key >= query.after[0]), len(wanted))
-        since = query.after[1] + SECONDS if wanted[place : place + 1] == [query.after[0]] else query.start
+    wanted = [host for _, host in sorted(view.hosts().items()) if _is_wanted(host, query)]
     parts: list[list[Column]] = []
-    rows, after = 0, None
-    for number in range(place, len(wanted)):
-        host = view.hosts()[wanted[number]]
-        begin = since if number == place else query.start
-        for hour in view.hours(host.key, max(query.start, begin), query.end, query.metrics, runs=True):
-            if hour.start + SECONDS <= begin:
-                continue
-            columns = _columns_of(hour, host.name, query, view)
-            parts.append(columns)
-            rows += len(columns[0])
-            if rows >= _ROWS_A_PAGE or len(parts) >= _HOURS_A_PAGE:
-                after = host.key, hour.start
-                break
-        if after is not None:
+    rows = 0
+    for host, hour in _hours_after(view, query, wanted):
+        parts.append(_columns_of(hour, host.name, query, view))
+        rows += len(parts[-1][0])
+        if rows >= _ROWS_A_PAGE or len(parts) >= _HOURS_A_PAGE:
+            after = host.key, hour.start
+            part_of_host = min(1.0, (hour.start + SECONDS - query.start) / (query.end - query.start))
+            share = (wanted.index(host) + part_of_host) / len(wanted)
             break
-    share = 1.0 if after is None else _share(wanted.index(after[0]), after[1] + SECONDS, len(wanted), query)
+    else:
+        after, share = None, 1.0
     return SamplePage([np.concatenate(some) for some in zip(*parts, strict=True)], after, share)
 
 
-def _share(place: int, until: float, count: int, query: SamplesQuery) -> float:
-    return (place + min(1.0, (until - query.start) / (query.end - query.start))) / count
+def _hours_after(view: HistoryView, query: SamplesQuery, hosts: list[KnownHost]) -> Iterator[tuple[KnownHost, Hour]]:
+    first, hour_before = query.after or (0, 0)
+    for host in hosts:
+        if host.key >= first:
+            begin = max(query.start, hour_before + SECONDS) if host.key == first else query.start
+            for hour in view.hours(host.key, begin, query.end, query.metrics, runs=True):
+                if hour.start + SECONDS > begin:
+                    yield host, hour
 
 
 def _check_names(view: HistoryView, query: SamplesQuery) -> None:

@@ -183,11 +183,16 @@ class HistoryView:
     ) -> Iterator[Hour]:
         """With `is_lazy` as `decode_hour`."""
         read = partial(decode_hour, metrics=metrics, runs=runs, is_lazy=is_lazy)
+        open_hours = self._open(host, start, end)
         for key, body in checkpointed(self._bodies("chunks", host, start, end)):
-            hour = self._read_or_note("samples", host, split_key(key)[1], partial(read, body))
+            begin = split_key(key)[1]
+            # Of a backlog, a later hour may be sealed first.
+            while open_hours and open_hours[0].start < begin:
+                yield open_hours.pop(0).snapshot(metrics, runs=runs)
+            hour = self._read_or_note("samples", host, begin, partial(read, body))
             if hour is not None:
                 yield hour
-        for open_hour in checkpointed(self._open(host, start, end)):
+        for open_hour in checkpointed(open_hours):
             yield open_hour.snapshot(metrics, runs=runs)
 
     def moments(self, hosts: Sequence[int], at: float, metrics: frozenset[str] | None) -> dict[int, HourMoment]:
