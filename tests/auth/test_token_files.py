@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fakes.clock import FakeClock
-from gpudeck.auth.service import ADMIN_NAME, AGENTS_NAME, TokenFiles, import_token_files
+from gpudeck.auth.service import ADMIN_NAME, AGENTS_NAME, TokenFiles
 from gpudeck.auth.tokens import SECRET_LENGTH, Token, Tokens
 from gpudeck.database.engine import Database, open_database
 from gpudeck.model.errors import Temporary, UsageError
@@ -36,7 +36,9 @@ def write(file: Path, secret: str) -> None:
 
 
 def take_over(tokens: Tokens, data_dir: Path, **others: Any) -> TokenFiles:
-    return asyncio.run(import_token_files(tokens, data_dir, **others))
+    files = TokenFiles(tokens, data_dir, **others)
+    asyncio.run(files.load())
+    return files
 
 
 def live(tokens: Tokens) -> list[tuple[str, str, str | None]]:
@@ -194,7 +196,7 @@ async def _start_hub(data_dir: Path) -> int:
     """How many tokens a hub has whose database lies in its data folder."""
     database = await open_database(None, data_dir)
     tokens = Tokens(database, FakeClock())
-    await import_token_files(tokens, data_dir)
+    await TokenFiles(tokens, data_dir).load()
     count = len(await tokens.list())
     await database.close()
     return count
@@ -220,7 +222,7 @@ def test_hubs_that_are_given_the_same_token_and_start_at_once_agree(database: Da
     hubs = [Tokens(database, FakeClock()) for _ in range(4)]
 
     async def start() -> None:
-        await asyncio.gather(*(import_token_files(tokens, data_dir) for tokens in hubs))
+        await asyncio.gather(*(TokenFiles(tokens, data_dir).load() for tokens in hubs))
 
     asyncio.run(start())
     assert {find(tokens, "agents secret").id for tokens in hubs} == {find(hubs[0], "agents secret").id}

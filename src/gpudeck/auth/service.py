@@ -10,20 +10,20 @@ import contextlib
 import hashlib
 import logging
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 from sqlalchemy import insert, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gpudeck.agent.push import read_token
 from gpudeck.agent.token_file import replace_file
 from gpudeck.auth.accounts import hash_secret
 from gpudeck.auth.auth import Auth
-from gpudeck.auth.caller import Caller, Role
+from gpudeck.auth.caller import Role
+from gpudeck.auth.identities import HUB
 from gpudeck.auth.settings import AuthSettings, UserEntries
 from gpudeck.auth.tokens import SECRET_LENGTH, Token, Tokens
 from gpudeck.database import schema
@@ -33,135 +33,91 @@ from gpudeck.database.sqlite import LOCAL_NAME
 from gpudeck.model.clock import RetentionClock
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary, UsageError
+from gpudeck.model.settings import file_stamp
 
 log = logging.getLogger(__name__)
 
-_HUB = Caller(kind="local", role="admin", name="the hub")
 REFRESH_SECONDS = 3.0
 TRIM_SECONDS = 3600.0
 AUDIT_SECONDS = 400 * 86_400.0
 AGENTS_NAME = "all agents (agent.token)"
 ADMIN_NAME = "this machine (admin.token)"
 _PLACE_LENGTH = 128
-_table = schema.tokens
 COPY_NAME: Final = "tokens.json"
 LONGEST: Final = 86_400.0
 """A token that was revoked elsewhere while this hub could not ask works for so long at most after a restart."""
 _AGAIN_SECONDS: Final = 600.0
 
 
-async def import_token_files(tokens: Tokens, data_dir: Path, *, agent_file: Path | None = None) -> "TokenFiles":
-    """Make the tokens in the hub's files known. `follow` of what this returns sees later changes of them.
-
-    To be called at the start, when the files have been made. `agent_file` is the token of all agents, if it does not
-    lie in the data folder. Raises UsageError when a file makes no sense, and Temporary.
-    """
-    place = _name_place(tokens, data_dir)
-    followed = [
-        _FollowedFile(tokens, agent_file or data_dir / "agent.token", AGENTS_NAME, "agent", place),
-        _FollowedFile(tokens, data_dir / "admin.token", ADMIN_NAME, "admin", place),
-    ]
-    for file in followed:
-        await file.follow()
-    await tokens.load()
-    return TokenFiles(followed)
-
-
 class TokenFiles:
-    """The files whose tokens the database follows."""
+    """The files with the token of all agents and that of the local admin. The database follows them."""
 
-    def __init__(self, files: "list[_FollowedFile]") -> None:
-        self._files = files
+    def __init__(self, tokens: Tokens, data_dir: Path, agent_file: Path | None = None) -> None:
+        """`agent_file` is the token of all agents if it is not in the data folder."""
+        self._tokens = tokens
+        # Distinguishes the rows of hubs that share a database. One in the data folder has one hub, wherever that moves.
+        shared = f"{data_dir.absolute()} on {socket.gethostname()}"[-_PLACE_LENGTH:]
+        self._place = "a file of the hub" if tokens.database.kind == "sqlite" else shared
+        self._files: tuple[tuple[Path, str, Role], ...] = (
+            (agent_file or data_dir / "agent.token", AGENTS_NAME, "agent"),
+            (data_dir / "admin.token", ADMIN_NAME, "admin"),
+        )
+        self._stamps: dict[Path, object] = {}
+
+    async def load(self) -> None:
+        """At the start, after the files were made. Raises UsageError for an invalid file, and Temporary."""
+        for file, name, role in self._files:
+            await self._import(file, name, role)
+        await self._tokens.load()
 
     async def follow(self) -> None:
-        """See whether a file has changed. What is wrong with one is logged, and its last token still counts."""
-        for file in self._files:
+        """Import files that have changed. An invalid one is logged, and its last token still counts."""
+        for file, name, role in self._files:
             try:
-                await file.follow()
+                await self._import(file, name, role)
             except UsageError as error:
                 log.warning("%s Until then its last token counts.", error)
             except Temporary as error:
-                log.warning("a changed token file is not taken over yet: %s", error)
-                file.forget()
+                log.warning("a changed token file is not imported yet: %s", error)
+                del self._stamps[file]
 
-
-class _FollowedFile:
-    """A file with a token, and its row. `place` distinguishes the rows of hubs that share a database."""
-
-    def __init__(self, tokens: Tokens, file: Path, name: str, role: Role, place: str) -> None:
-        self._tokens = tokens
-        self._file = file
-        self._name = name
-        self._role = role
-        self._place = place
-        self._seen: object = None
-
-    def forget(self) -> None:
-        """Look at the file again, whether it has changed or not."""
-        self._seen = None
-
-    async def follow(self) -> None:
-        """Give the row the file's token if the file has changed. A file that is gone changes nothing."""
-        stamp = _stamp(self._file)
-        if stamp is None or stamp == self._seen:
+    async def _import(self, file: Path, name: str, role: Role) -> None:
+        """Give the row the file's token if the file has changed. A missing file changes nothing."""
+        stamp = file_stamp(file)
+        if stamp is None or stamp == self._stamps.get(file):
             return
-        self._seen = stamp
-        hash_ = hash_secret(_read(self._file))
+        self._stamps[file] = stamp
+        hash_ = hash_secret(_read(file))
         try:
-            await self._keep(hash_)
+            await self._write(hash_, file, name, role)
         except IntegrityError:
             # Another hub, given the same token, was faster.
-            await self._keep(hash_)
+            await self._write(hash_, file, name, role)
         await self._tokens.load()
 
-    async def _keep(self, hash_: str) -> None:
-        now = self._tokens.now()
+    async def _write(self, hash_: str, file: Path, name: str, role: Role) -> None:
+        now, table = self._tokens.now(), schema.tokens
+        is_own = (table.c.name == name) & (table.c.created_by == self._place) & table.c.revoked_at.is_(None)
         async with self._tokens.database.begin() as connection:
-            known = (await connection.execute(select(_table).where(_table.c.hash == hash_))).one_or_none()
-            own = await self._find_own(connection)
+            known = (await connection.execute(select(table).where(table.c.hash == hash_))).one_or_none()
+            own = (await connection.execute(select(table.c.id).where(is_own).with_for_update())).scalars().all()
             if known is not None:
                 # Revoked, or made by hand and then put into the file: it stays what it is, and the one before goes.
-                replaced = update(_table).where(_table.c.id.in_(own), _table.c.id != known.id)
+                replaced = update(table).where(table.c.id.in_(own), table.c.id != known.id)
                 await connection.execute(replaced.values(revoked_at=now))
-                self._warn_of(known.revoked_at, known.role)
+                if known.revoked_at is not None:
+                    log.warning(
+                        "the token in %s was revoked: delete the file, and the next start makes a new one", file
+                    )
+                elif known.role != role:
+                    log.warning("the token in %s is one of the role %s, not %s", file, known.role, role)
             elif own:
                 # A new `created_at` makes other hubs read the row again.
                 changed = {"hash": hash_, "created_at": now, "last_used_at": None}
-                await connection.execute(update(_table).where(_table.c.id == own[0]).values(changed))
+                await connection.execute(update(table).where(table.c.id == own[0]).values(changed))
             else:
-                new = {"name": self._name, "role": self._role, "created_at": now, "created_by": self._place}
-                await connection.execute(insert(_table).values(hash=hash_, **new))
-
-    async def _find_own(self, connection: AsyncConnection) -> Sequence[int]:
-        is_own = (_table.c.name == self._name) & (_table.c.created_by == self._place) & _table.c.revoked_at.is_(None)
-        return (await connection.execute(select(_table.c.id).where(is_own).with_for_update())).scalars().all()
-
-    def _warn_of(self, revoked_at: float | None, role: Role) -> None:
-        if revoked_at is not None:
-            log.warning(
-                "the token in %s was revoked and is worth nothing: delete the file, and the next start makes a new one",
-                self._file,
-            )
-        elif role != self._role:
-            log.warning("the token in %s is one of the role %s, not %s", self._file, role, self._role)
-
-
-def _name_place(tokens: Tokens, data_dir: Path) -> str:
-    """Who made the rows. A database in the data folder has one hub, wherever the folder and its machine move."""
-    if tokens.database.kind == "sqlite":
-        return "a file of the hub"
-    return f"{data_dir.absolute()} on {socket.gethostname()}"[-_PLACE_LENGTH:]
-
-
-def _stamp(file: Path) -> object:
-    """Differs when the file has changed; None where there is none."""
-    try:
-        status = file.stat()
-    except FileNotFoundError:
-        return None
-    except OSError:
-        return "unreadable"
-    return status.st_mtime_ns, status.st_size, status.st_ino
+                new = {"name": name, "role": role, "created_at": now, "created_by": self._place}
+                await connection.execute(insert(table).values(hash=hash_, **new))
 
 
 def _read(file: Path) -> str:
@@ -215,12 +171,9 @@ class TokenCopy:
             return
         known = copy.tokens
         if not 0 <= auth.tokens.now() - copy.at < LONGEST:
-            of_files = {self._hash(file) for file in self._files}
+            of_files = {hash_secret(_read(file)) for file in self._files}
             known = {digest: token for digest, token in known.items() if digest in of_files}
         auth.adopt({bytes.fromhex(digest): token for digest, token in known.items()}, has_accounts=copy.has_accounts)
-
-    def _hash(self, file: Path) -> str:
-        return hash_secret(read_token(file, if_unreadable="Check its owner and its mode.", if_none="Delete it."))
 
 
 @contextlib.asynccontextmanager
@@ -247,13 +200,14 @@ async def running_auth(
             local = await open_database(None, data_dir, name=LOCAL_NAME)
             stack.push_async_callback(local.close)
         auth = Auth(database, login or AuthSettings(), users, local=local, public_url=public_url)
-        for logins in (auth.oidc, auth.ldap):
-            if logins is not None:
-                stack.push_async_callback(logins.close)
+        providers = [logins for logins in (auth.oidc, auth.ldap) if logins is not None]
+        for logins in providers:
+            stack.push_async_callback(logins.close)
         copy = TokenCopy(auth, data_dir, token_file)
 
         async def load() -> TokenFiles:
-            files = await import_token_files(auth.tokens, data_dir, agent_file=token_file)
+            files = TokenFiles(auth.tokens, data_dir, token_file)
+            await files.load()
             await auth.load()
             if when_loaded is not None:
                 await when_loaded(auth)
@@ -270,9 +224,8 @@ async def running_auth(
             asyncio.create_task(database.watch()),
             asyncio.create_task(_keep_fresh(auth, files, load, copy, retention=retention or RetentionClock())),
         ]
-        for logins in (auth.oidc, auth.ldap):
-            if logins is not None:
-                logins.start()
+        for logins in providers:
+            logins.start()
         try:
             yield auth
         finally:
@@ -290,7 +243,7 @@ async def note_configuration(auth: Auth, data_dir: Path, config: Path | None) ->
         return
     if changed is not None:
         subject = "no file" if config is None else str(config)
-        await auth.audit.record(_HUB, "read configuration", subject, details=f"sha256 {changed[:16]}")
+        await auth.audit.record(HUB, "read configuration", subject, details=f"sha256 {changed[:16]}")
 
 
 def _keep_hash(kept: Path, config: Path | None) -> str | None:
