@@ -61,7 +61,7 @@ class Auth:
         self.identities = Identities(
             database, self.accounts, self.sessions, self.tokens, self.audit, learn=self.users.learn, now=now
         )
-        self.ldap = self._make_ldap(settings, now)
+        self.ldap = self._make_ldap(settings)
         self.login = Login(
             self.accounts,
             self.sessions,
@@ -76,40 +76,24 @@ class Auth:
         self.public_url = public_url
         self.has_own_passwords = settings.local
         self.takes_passwords = settings.local or self.ldap is not None
-        self.oidc = self._make_oidc(settings, public_url, now)
+        self.oidc = self._make_oidc(settings, public_url)
         self._proxy = settings.proxy
 
-    def _make_oidc(self, settings: AuthSettings, public_url: str | None, now: clock.Clock) -> "OidcLogins | None":
+    def _make_oidc(self, settings: AuthSettings, public_url: str | None) -> "OidcLogins | None":
         """None without providers. Its libraries take long to load, and most hubs do without."""
         if not settings.oidc or public_url is None:
             return None
         from gpudeck.auth.oidc_logins import OidcLogins  # noqa: PLC0415 - as above
 
-        return OidcLogins(
-            settings.oidc,
-            public_url,
-            database=self.database,
-            identities=self.identities,
-            sessions=self.sessions,
-            trials=self.trials,
-            audit=self.audit,
-            now=now,
-        )
+        return OidcLogins(settings.oidc, public_url, self.identities, self.trials)
 
-    def _make_ldap(self, settings: AuthSettings, now: clock.Clock) -> "LdapLogins | None":
+    def _make_ldap(self, settings: AuthSettings) -> "LdapLogins | None":
         """The same for a directory."""
         if settings.ldap is None:
             return None
         from gpudeck.auth.ldap_logins import LdapLogins  # noqa: PLC0415 - as above
 
-        return LdapLogins(
-            settings.ldap,
-            database=self.database,
-            accounts=self.accounts,
-            identities=self.identities,
-            audit=self.audit,
-            now=now,
-        )
+        return LdapLogins(settings.ldap, self.identities)
 
     @property
     def can_log_in(self) -> bool:

@@ -58,13 +58,13 @@ class Identities:
         now: clock.Clock = clock.wall,
     ) -> None:
         """`learn` takes group and mail address of all accounts that a provider knows, whenever one has changed."""
-        self._database = database
-        self._accounts_store = accounts
-        self._sessions = sessions
+        self.database = database
+        self.accounts = accounts
+        self.sessions = sessions
+        self.audit = audit
+        self.now = now
         self._tokens = tokens
-        self._audit = audit
         self._learn = learn
-        self._now = now
         self._mark: object = None
 
     async def log_in(
@@ -78,7 +78,7 @@ class Identities:
         of the session. Ends what `suspend` did. Raises Refused, in words for the user."""
         if not 0 < len(user.subject) <= SUBJECT_LENGTH:
             raise Refused(f"{user.shown} sends no usable id of the user.")
-        secret, start = self._sessions.begin(address, user_agent)
+        secret, start = self.sessions.begin(address, user_agent)
 
         def begin(account: Account) -> list[Executable]:
             entry = self._entry(account, "log in", user.shown, address)
@@ -92,11 +92,11 @@ class Identities:
             return await self._add(user, address, begin), secret
         account = await self._resume(account, user.shown)
         if account.is_disabled:
-            await self._audit.refuse_login(Caller(address=address), "log in", account.name, f"by {user.shown}")
+            await self.audit.refuse_login(Caller(address=address), "log in", account.name, f"by {user.shown}")
             raise Refused(f"the account {account.name} is disabled.", "Ask an admin of this hub.")
         account = await self._change_role(account, user)
-        entered = await self._accounts_store.note_external_login(account, begin)
-        self._sessions.forget(account.id)
+        entered = await self.accounts.note_external_login(account, begin)
+        self.sessions.forget(account.id)
         if entered is None:
             raise Refused(f"the account {account.name} is disabled.", "Ask an admin of this hub.")
         await self.refresh()
@@ -108,7 +108,7 @@ class Identities:
         if account is None or account.is_disabled:
             return None
         account = await self._change_role(account, user)
-        async with self._database.begin() as connection:
+        async with self.database.begin() as connection:
             await connection.execute(self._write(user, account))
         await self.refresh()
         return account
@@ -116,51 +116,51 @@ class Identities:
     async def suspend(self, account_id: int, why: str) -> None:
         """Log a user out everywhere; their tokens count for nothing until they log in again through a provider. An
         account that is disabled stays as it is."""
-        row = {"at": self._now(), "reason": why[:256]}
-        block = self._database.insert(_blocks).values(account_id=account_id, **row)
+        row = {"at": self.now(), "reason": why[:256]}
+        block = self.database.insert(_blocks).values(account_id=account_id, **row)
         # Locked: a user whom an admin disables meanwhile must not be enabled by their next login.
         enabled = select(_accounts.c.name).where(_accounts.c.id == account_id, _accounts.c.is_disabled == 0)
-        async with self._database.begin() as connection:
+        async with self.database.begin() as connection:
             name = (await connection.execute(enabled.with_for_update())).scalar()
             if name is None:
                 return
             await connection.execute(delete(_sessions).where(_sessions.c.account_id == account_id))
             await connection.execute(block.on_conflict_do_update(index_elements=[_blocks.c.account_id], set_=row))
-            await connection.execute(self._audit.entry(HUB, "suspend account", name, details=why))
-        self._sessions.forget(account_id)
+            await connection.execute(self.audit.entry(HUB, "suspend account", name, details=why))
+        self.sessions.forget(account_id)
         self._tokens.forget_account(account_id)
         log.info("%s is logged out, and their tokens do not count until their next login: %s", name, why)
 
     async def _resume(self, account: Account, shown: str) -> Account:
         """The account without what `suspend` did, or LDAP did by disabling it; as it is where an admin disabled it."""
         wanted = select(_blocks.c.at).where(_blocks.c.account_id == account.id)
-        if (await self._database.execute(wanted)).one_or_none() is None:
+        if (await self.database.execute(wanted)).one_or_none() is None:
             return account
 
         def also(changed: Account) -> list[Executable]:
-            return [self._audit.entry(HUB, "enable account", changed.name, details=f"by {shown}")]
+            return [self.audit.entry(HUB, "enable account", changed.name, details=f"by {shown}")]
 
-        return await self._accounts_store.change(account.name, is_disabled=False, also=also)
+        return await self.accounts.change(account.name, is_disabled=False, also=also)
 
     async def refresh(self) -> None:
         """See what any hub has learned from a provider."""
-        mark = (await self._database.execute(_MARK)).one()
+        mark = (await self.database.execute(_MARK)).one()
         if mark == self._mark:
             return
-        rows = await self._database.execute(_KNOWN.order_by(_table.c.checked_at))
+        rows = await self.database.execute(_KNOWN.order_by(_table.c.checked_at))
         self._learn({row.name: UserSettings(mail=row.mail, group=row.user_group) for row in rows})
         self._mark = mark
 
     async def _find(self, user: ProviderUser) -> Account | None:
         is_it = (_table.c.provider == user.provider) & (_table.c.subject == user.subject)
-        row = (await self._database.execute(select(_accounts).join_from(_table, _accounts).where(is_it))).one_or_none()
+        row = (await self.database.execute(select(_accounts).join_from(_table, _accounts).where(is_it))).one_or_none()
         return None if row is None else read_account(row)
 
     async def _find_by_name(self, user: ProviderUser) -> Account | None:
         """An account to link. Raises Refused where it must not be taken over."""
-        account = await self._accounts_store.find(user.mapped.name)
+        account = await self.accounts.find(user.mapped.name)
         if account is not None and not user.link_accounts:
-            await self._audit.refuse_login(Caller(), "log in", account.name, f"by {user.shown}")
+            await self.audit.refuse_login(Caller(), "log in", account.name, f"by {user.shown}")
             raise Refused(
                 f"there is an account {account.name} already that is not of {user.shown}.",
                 "An admin can remove it, or set `link_accounts` for this provider.",
@@ -176,7 +176,7 @@ class Identities:
             return [self._entry(account, "add account", user.shown, address), *begin(account)]
 
         try:
-            account = await self._accounts_store.add(user.mapped.name, role, None, also, logs_in=True)
+            account = await self.accounts.add(user.mapped.name, role, None, also, logs_in=True)
         except UsageError as error:
             # Of two first log-ins at once the other one made it.
             raise Refused("this account was made a moment ago.", "Log in again.") from error
@@ -194,21 +194,21 @@ class Identities:
             return [self._entry(changed, "change account", f"{user.shown}: {account.role} to {role}", "")]
 
         try:
-            return await self._accounts_store.change(account.name, role=role, also=also)
+            return await self.accounts.change(account.name, role=role, also=also)
         except UsageError as error:
             log.warning("%s keeps the role %s: %s", account.name, account.role, error)
             return account
 
     def _write(self, user: ProviderUser, account: Account) -> Executable:
         """A mail address that the provider does not send stays, and so does a group where it sends no groups at all."""
-        mapped, now = user.mapped, self._now()
+        mapped, now = user.mapped, self.now()
         told: dict[str, object] = {"checked_at": now}
         told |= {} if mapped.mail is None else {"mail": mapped.mail}
         told |= {} if mapped.groups is None else {"user_group": mapped.group}
         own = {"provider": user.provider, "subject": user.subject, "account_id": account.id, "created_at": now}
-        row = self._database.insert(_table).values(**own, **told)
+        row = self.database.insert(_table).values(**own, **told)
         return row.on_conflict_do_update(index_elements=[_table.c.provider, _table.c.subject], set_=told)
 
     def _entry(self, account: Account, action: str, details: str, address: str) -> Executable:
         caller = Caller("account", account.role, account.name, account.id, address=address)
-        return self._audit.entry(caller, action, account.name, details=f"by {details}")
+        return self.audit.entry(caller, action, account.name, details=f"by {details}")

@@ -7,8 +7,7 @@ from typing import Final
 from msgspec.structs import replace
 from sqlalchemy import Executable, and_, exists, or_, select
 
-from gpudeck.auth.accounts import Account, Accounts, read_account
-from gpudeck.auth.audit import Audit
+from gpudeck.auth.accounts import Account, read_account
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.claims import map_user
 from gpudeck.auth.identities import HUB, Identities, ProviderUser
@@ -17,8 +16,6 @@ from gpudeck.auth.login import DirectoryAway
 from gpudeck.auth.settings import LdapSettings
 from gpudeck.auth.trials import Trial
 from gpudeck.database import schema
-from gpudeck.database.engine import Database
-from gpudeck.model import clock
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Refused, Temporary, UsageError, Wrong
 
@@ -36,24 +33,13 @@ _accounts, _sessions, _tokens = schema.accounts, schema.sessions, schema.tokens
 class LdapLogins:
     """The directory of the configuration. `start`, later `close`."""
 
-    def __init__(
-        self,
-        settings: LdapSettings,
-        *,
-        database: Database,
-        accounts: Accounts,
-        identities: Identities,
-        audit: Audit,
-        now: clock.Clock = clock.wall,
-    ) -> None:
+    def __init__(self, settings: LdapSettings, identities: Identities) -> None:
         """Raises UsageError for a file that cannot be read."""
-        self.directory = LdapDirectory(settings, now)
+        self.directory = LdapDirectory(settings, identities.now)
         self._settings = settings
-        self._database = database
-        self._accounts_store = accounts
         self._identities = identities
-        self._audit = audit
-        self._now = now
+        self._database = identities.database
+        self._audit = identities.audit
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -86,7 +72,7 @@ class LdapLogins:
         """Ask the directory about users who are logged in or have tokens, and have not been asked about for `refresh`.
         While it does not answer they stay. Raises Temporary."""
         can_ask = self.directory.can_look_up
-        before = self._now() - (self._settings.refresh if can_ask else self._settings.expire)
+        before = self._identities.now() - (self._settings.refresh if can_ask else self._settings.expire)
         is_live = or_(
             exists().where(_sessions.c.account_id == _accounts.c.id),
             exists().where(and_(_tokens.c.account_id == _accounts.c.id, _tokens.c.revoked_at.is_(None))),
@@ -130,7 +116,7 @@ class LdapLogins:
     async def _block(self, account: Account, why: str) -> None:
         """Log an account out everywhere; their tokens are worth nothing until they log in again with the password."""
         details = f"{self._settings.label}: {why}"
-        row = {"at": self._now(), "reason": why[:256]}
+        row = {"at": self._identities.now(), "reason": why[:256]}
 
         def also(blocked: Account) -> list[Executable]:
             return [
@@ -140,7 +126,7 @@ class LdapLogins:
 
         log.info("%s is logged out: %s", account.name, details)
         try:
-            await self._accounts_store.change(account.name, is_disabled=True, also=also)
+            await self._identities.accounts.change(account.name, is_disabled=True, also=also)
         except UsageError as error:
             # The last admin: the account stays, and nothing that could be used with it.
             log.warning("%s Their sessions and tokens end.", error.message)

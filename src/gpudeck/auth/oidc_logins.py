@@ -21,17 +21,13 @@ from msgspec.structs import replace
 from sqlalchemy import ColumnElement, Executable, and_, delete, exists, insert, or_, select, update
 
 from gpudeck.auth.accounts import Account, hash_secret, make_secret
-from gpudeck.auth.audit import Audit
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.claims import MappedUser, find_claim, map_user, merge_claims
 from gpudeck.auth.identities import HUB, Identities, ProviderUser
 from gpudeck.auth.oidc import GrantEnded, OidcProvider, ProviderAnswer, redirect_uri
-from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import OidcSettings
 from gpudeck.auth.trials import Trial, Trials, hide_secrets
 from gpudeck.database import schema
-from gpudeck.database.engine import Database
-from gpudeck.model import clock
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import GpudeckError, Refused, Temporary
 from gpudeck.model.text import clean
@@ -87,26 +83,18 @@ class OidcLogins:
     """All providers of the configuration. `start`, later `close`."""
 
     def __init__(
-        self,
-        settings: Sequence[OidcSettings],
-        public_url: str,
-        *,
-        database: Database,
-        identities: Identities,
-        sessions: Sessions,
-        trials: Trials,
-        audit: Audit,
-        now: clock.Clock = clock.wall,
+        self, settings: Sequence[OidcSettings], public_url: str, identities: Identities, trials: Trials
     ) -> None:
         """Raises UsageError for a file that cannot be read."""
         self.public_url = public_url.rstrip("/")
-        self.providers = {one.name: OidcProvider(one, redirect_uri(public_url, one.name), now) for one in settings}
+        self._now = identities.now
+        self.providers = {
+            one.name: OidcProvider(one, redirect_uri(public_url, one.name), self._now) for one in settings
+        }
         self.trials = trials
-        self._database = database
         self._identities = identities
-        self._sessions_store = sessions
-        self._audit = audit
-        self._now = now
+        self._database = identities.database
+        self._audit = identities.audit
         self._boxes = {name: _make_box(provider.secret) for name, provider in self.providers.items()}
         self._used: dict[str, float] = {}
         self._under_way = 0
@@ -436,7 +424,7 @@ class OidcLogins:
             for row in rows:
                 await connection.execute(delete(_sessions).where(_sessions.c.hash == row.hash))
                 await connection.execute(self._audit.entry(HUB, "end session", row.name, details=f"{name}: {why}"))
-        self._sessions_store.forget()
+        self._identities.sessions.forget()
         for row in rows:
             log.info("a session of %s through %s has ended: %s", row.name, name, why)
         return len(rows)
