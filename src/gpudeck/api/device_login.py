@@ -1,7 +1,7 @@
 """Logging in programs (`gpudeck login`): POST /api/v1/device begins, the user confirms with /api/v1/device/{code} on
 the page, POST /api/v1/device/token gives out the token. The shape is that of RFC 8628."""
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from litestar import get, post
 from litestar.exceptions import NotFoundException
@@ -11,10 +11,11 @@ from msgspec import Meta, Struct
 from gpudeck.api.access import TheCaller, access
 from gpudeck.api.accounts import PersonalTokenMade
 from gpudeck.api.answers import RequestRefused
-from gpudeck.api.login import AuthRequest, TheAuth
+from gpudeck.api.login import AuthRequest, TheAuth, client_of
 from gpudeck.auth.caller import Caller
-from gpudeck.auth.device_login import PendingLogin
+from gpudeck.auth.device_login import DeviceLogin, PendingLogin
 
+_T = TypeVar("_T")
 UserCode = Annotated[str, PathParameter(description="The code that the program shows", max_length=64)]
 
 
@@ -25,17 +26,6 @@ class NewDeviceLogin(Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(min_length=1, max_length=128)]
     expire_seconds: Annotated[float, Meta(ge=60, le=365 * 86_400)] = 30 * 86_400.0
     port: Annotated[int, Meta(ge=1024, le=65_535)] | None = None
-
-
-class BegunDeviceLogin(Struct, frozen=True):
-    """`device_code` is the program's secret; the user compares `user_code` at `verification_uri`. Without `public_url`
-    that is null: the page is where the program has reached the hub. Seconds."""
-
-    device_code: str
-    user_code: str
-    verification_uri: str | None
-    expires_in: float
-    interval: float
 
 
 class DeviceTokenRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,11 +46,10 @@ class Decided(Struct, frozen=True):
 
 
 @post("/api/v1/device", status_code=200, opt=access("open"))
-async def begin_device_login(request: AuthRequest, data: JSONBody[NewDeviceLogin], auth: TheAuth) -> BegunDeviceLogin:
+async def begin_device_login(request: AuthRequest, data: JSONBody[NewDeviceLogin], auth: TheAuth) -> DeviceLogin:
     """Begin to log a program in. Show the user its code, and the page `#/device` of this hub."""
-    begun = await auth.devices.begin(data.name, data.expire_seconds, _address_of(request), data.port)
-    page = None if auth.public_url is None else f"{auth.public_url.rstrip('/')}/#/device"
-    return BegunDeviceLogin(begun.device_code, begun.user_code, page, begun.expires_in, begun.interval)
+    address, _ = client_of(request)
+    return await auth.devices.begin(data.name, data.expire_seconds, address, data.port, auth.public_url)
 
 
 @post("/api/v1/device/token", status_code=200, opt=access("open"))
@@ -69,17 +58,14 @@ async def redeem_device_login(
 ) -> PersonalTokenMade:
     """Ask for the token of a login that was begun, until the user has confirmed it. Before that `error.code` is
     authorization_pending, slow_down, access_denied or expired_token."""
-    token, secret = await auth.devices.redeem(data.device_code, data.code, _address_of(request))
+    token, secret = await auth.devices.redeem(data.device_code, data.code, client_of(request)[0])
     return PersonalTokenMade(token.account or "", secret, token.expires_at or 0.0)
 
 
 @get("/api/v1/device/{user_code:str}", opt=access("self"))
 async def read_device_login(caller: TheCaller, user_code: UserCode, auth: TheAuth) -> PendingLogin:
     """Which program waits under a code."""
-    found = await auth.devices.find(user_code, _owner(caller).account_id or 0)
-    if found is None:
-        raise _unknown()
-    return found
+    return _found(await auth.devices.find(user_code, _owner(caller).account_id or 0))
 
 
 @post("/api/v1/device/{user_code:str}", status_code=200, opt=access("self"))
@@ -87,10 +73,7 @@ async def decide_device_login(
     caller: TheCaller, user_code: UserCode, data: JSONBody[Decision], auth: TheAuth
 ) -> Decided:
     """Let the program under a code act as you, or not."""
-    redirect = await auth.devices.decide(user_code, _owner(caller), is_approved=data.is_approved)
-    if redirect is None:
-        raise _unknown()
-    return Decided(redirect)
+    return Decided(_found(await auth.devices.decide(user_code, _owner(caller), is_approved=data.is_approved)))
 
 
 def _owner(caller: Caller) -> Caller:
@@ -100,9 +83,7 @@ def _owner(caller: Caller) -> Caller:
     return caller
 
 
-def _unknown() -> NotFoundException:
-    return NotFoundException("no login waits under this code: it is mistyped, expired, or was decided already")
-
-
-def _address_of(request: AuthRequest) -> str:
-    return request.client.host if request.client else ""
+def _found(found: _T | None) -> _T:
+    if found is None:
+        raise NotFoundException("no login waits under this code: it is mistyped, expired, or was decided already")
+    return found

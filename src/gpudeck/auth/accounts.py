@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError, VerifyMismatchError
 from msgspec import Struct
-from sqlalchemy import ColumnElement, Executable, Row, Select, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Executable, Row, Select, delete, func, insert, select, true, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -53,18 +53,17 @@ class Passwords:
 
     def check(self, password: str, name: str) -> None:
         """Raises UsageError when the account of that name cannot have that password."""
-        if len(password) < MIN_PASSWORD_LENGTH:
-            raise UsageError(f"the password has fewer than {MIN_PASSWORD_LENGTH} characters.", _HINT)
-        if len(password) > MAX_PASSWORD_LENGTH:
-            raise UsageError(f"the password has more than {MAX_PASSWORD_LENGTH} characters.", _HINT)
-        if password.casefold() == name.casefold():
-            raise UsageError("the password is the account's name.", _HINT)
-        if any(unicodedata.category(character) == "Cc" for character in password):
-            raise UsageError("the password holds control characters, which most forms do not take.", _HINT)
-        if len(set(password)) < MIN_DIFFERENT:
-            raise UsageError(f"the password has fewer than {MIN_DIFFERENT} different characters.", _HINT)
-        if _prepare(password) is None:
-            raise UsageError("the password holds characters that cannot be stored.", _HINT)
+        problems = (
+            (len(password) < MIN_PASSWORD_LENGTH, f"has fewer than {MIN_PASSWORD_LENGTH} characters"),
+            (len(password) > MAX_PASSWORD_LENGTH, f"has more than {MAX_PASSWORD_LENGTH} characters"),
+            (password.casefold() == name.casefold(), "is the account's name"),
+            (any(unicodedata.category(letter) == "Cc" for letter in password), "has control characters"),
+            (len(set(password)) < MIN_DIFFERENT, f"has fewer than {MIN_DIFFERENT} different characters"),
+            (_prepare(password) is None, "has characters that cannot be stored"),
+        )
+        for is_there, problem in problems:
+            if is_there:
+                raise UsageError(f"the password {problem}.", _HINT)
 
     async def hash(self, password: str) -> str:
         """What to keep of a password that `check` let pass. Raises UsageError for what cannot be one."""
@@ -251,10 +250,6 @@ class Accounts:
         self._notify(account)
         return changed
 
-    def check_password(self, name: str, password: str) -> None:
-        """Raises UsageError when the account of that name cannot have that password."""
-        self._passwords.check(password, name)
-
     async def _read_change(
         self, name: str, role: str | None, is_disabled: bool | None, password: str | None
     ) -> dict[str, object]:
@@ -265,34 +260,28 @@ class Accounts:
         if is_disabled is not None:
             values["is_disabled"] = int(is_disabled)
         if password is not None:
-            self.check_password(name, password)
+            self._passwords.check(password, name)
             values["password_hash"] = await self._passwords.hash(password)
         return values
 
     async def note_login(
-        self, account: Account, password_hash: str, renewed: str | None = None, also: Also = _nothing
+        self, account: Account, password_hash: str | None, renewed: str | None = None, also: Also = _nothing
     ) -> Account | None:
-        """Record a log-in with the password of that hash, and a newer hash of it if there is one.
+        """Record a login with the password of that hash, and a newer hash of it if there is one; None: a provider
+        vouches for the user.
 
-        None when it counts no more: the account was removed or disabled, or its password changed, in the meantime.
+        Returns None if the account was removed or disabled meanwhile, or its password changed.
         """
-        values = {"last_login_at": self._now(), "password_hash": renewed or password_hash}
+        values = {"last_login_at": self._now()} | ({"password_hash": renewed} if renewed else {})
         async with self.database.begin() as connection:
             changed = await connection.execute(update(_table).where(_is_still(account, password_hash)).values(values))
-            return await _complete(connection, account.name, also) if changed.rowcount else None
-
-    async def note_external_login(self, account: Account, also: Also = _nothing) -> Account | None:
-        """Record a log-in that a provider vouches for. None when the account was removed or disabled meanwhile."""
-        is_it = (_table.c.id == account.id) & (_table.c.is_disabled == 0)
-        async with self.database.begin() as connection:
-            changed = await connection.execute(update(_table).where(is_it).values(last_login_at=self._now()))
             return await _complete(connection, account.name, also) if changed.rowcount else None
 
     async def replace_password(
         self, account: Account, password_hash: str, password: str, also: Also = _nothing
     ) -> Account | None:
         """A new password, if the account's still is the one of that hash; else None. All its sessions end."""
-        self.check_password(account.name, password)
+        self._passwords.check(password, account.name)
         values = {"password_hash": await self._passwords.hash(password)}
         async with self.database.begin() as connection:
             changed = await connection.execute(update(_table).where(_is_still(account, password_hash)).values(values))
@@ -339,8 +328,10 @@ def _named(name: str) -> Select[Any]:
     return select(_table).where(_table.c.name == name)
 
 
-def _is_still(account: Account, password_hash: str) -> ColumnElement[bool]:
-    return (_table.c.id == account.id) & (_table.c.password_hash == password_hash) & (_table.c.is_disabled == 0)
+def _is_still(account: Account, password_hash: str | None) -> ColumnElement[bool]:
+    """Neither removed nor disabled, and with that password if one is given."""
+    is_right = true() if password_hash is None else _table.c.password_hash == password_hash
+    return (_table.c.id == account.id) & (_table.c.is_disabled == 0) & is_right
 
 
 async def _get(connection: AsyncConnection, name: str) -> Account:

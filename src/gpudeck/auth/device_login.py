@@ -36,10 +36,13 @@ _table, _accounts = schema.device_logins, schema.accounts
 
 
 class DeviceLogin(Struct, frozen=True):
-    """A login that a program has begun. `device_code` is the program's secret, `user_code` what the user compares."""
+    """A login that a program has begun. `device_code` is the program's secret; the user compares `user_code` at
+    `verification_uri`. Without `public_url` that is null: the page is where the program has reached the hub. Seconds.
+    """
 
     device_code: str
     user_code: str
+    verification_uri: str | None
     expires_in: float
     interval: float
 
@@ -86,7 +89,9 @@ class DeviceLogins:
         self._polls = RateLimiter("questions about a device login", 2 / POLL_SECONDS, 5)
         self._tries = RateLimiter("device codes tried by an account", 1 / 10, 10)
 
-    async def begin(self, name: str, token_seconds: float, address: str, port: int | None = None) -> DeviceLogin:
+    async def begin(
+        self, name: str, token_seconds: float, address: str, port: int | None = None, public_url: str | None = None
+    ) -> DeviceLogin:
         """Raises UsageError for a name that no token can have, and TooManyLogins."""
         now, wall = self._monotonic(), self._tokens.now()
         check_token(name, "viewer", None, None, wall)
@@ -110,7 +115,8 @@ class DeviceLogins:
             if pending >= MAX_PENDING:
                 raise TooManyLogins("too many logins wait for their confirmation.", VALID_SECONDS / 10)
             await connection.execute(insert(_table).values(values))
-        return DeviceLogin(device_code, show_code(user_code), VALID_SECONDS, POLL_SECONDS)
+        page = None if public_url is None else f"{public_url.rstrip('/')}/#/device"
+        return DeviceLogin(device_code, show_code(user_code), page, VALID_SECONDS, POLL_SECONDS)
 
     async def find(self, user_code: str, account_id: int) -> PendingLogin | None:
         """What waits under that code, however it is typed. Raises TooManyLogins for an account that tries many."""

@@ -95,7 +95,7 @@ class Identities:
             await self.audit.refuse_login(Caller(address=address), "log in", account.name, f"by {user.shown}")
             raise Refused(f"the account {account.name} is disabled.", "Ask an admin of this hub.")
         account = await self._change_role(account, user)
-        entered = await self.accounts.note_external_login(account, begin)
+        entered = await self.accounts.note_login(account, None, also=begin)
         self.sessions.forget(account.id)
         if entered is None:
             raise Refused(f"the account {account.name} is disabled.", "Ask an admin of this hub.")

@@ -259,7 +259,7 @@ class Login:
         Raises UsageError for a new one that will not do, before the old one is looked at, and LoginRefused and
         Temporary as `log_in` does. Then everything stays as it was.
         """
-        self._accounts.check_password(name, new)
+        self._passwords.check(new, name)
         async with self._turn(name, address) as tried:
             account, password_hash = await self._compare(tried, old)
             changed = None
