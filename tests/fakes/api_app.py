@@ -121,13 +121,9 @@ def make_app(
     settings = settings or AuthSettings()
     auth = auth or (_make_own_auth(settings) if folder is None else make_auth(folder, settings))
     keeper = Authenticator(
-        find_token=auth.find_token,
-        find_session=auth.find_session,
-        find_proxied=auth.find_proxied,
-        has_accounts=lambda: auth.has_accounts,
+        auth,
         is_private=is_private,
         is_decided=is_decided,
-        proxy_header=settings.proxy.header,
         prefix=prefix,
     )
     policy = Policy(

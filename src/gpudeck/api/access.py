@@ -16,7 +16,6 @@ change only if one of the hub's own pages made the request. A handler says whom 
 import difflib
 import functools
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -30,6 +29,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpudeck.api.answers import RequestRefused
+from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import LOCAL_ADMIN, NOBODY, UNVERIFIED, Caller, Role
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
 from gpudeck.model.errors import Temporary
@@ -203,27 +203,17 @@ def _query_parameters(handler: BaseRouteHandler) -> tuple[str, ...]:
     return tuple(found.name or name for name, found in wanted if isinstance(found, QueryParameter))
 
 
-FindToken = Callable[[str], Caller | None]
-FindSession = Callable[[str], Awaitable[Caller | None]]
-FindProxied = Callable[[list[str], str, str], Awaitable[Caller | None]]
-"""From the header's values, the proxy's address, and the client's."""
-
-
 class Authenticator(Struct, frozen=True):
     """Finds who makes a request.
 
-    `is_private`: only this machine can reach the hub. `is_decided`: the configuration says who may read.
-    `has_accounts`: whether anyone could log in. `proxy_header` is None where no proxy is trusted. `prefix` is the path
-    below which the hub is served.
+    `is_private`: only this machine can reach the hub. `is_decided`: the configuration says who may read, and with
+    `needs_login` only users who are logged in. `prefix` is the path below which the hub is served.
     """
 
-    find_token: FindToken
-    find_session: FindSession
-    find_proxied: FindProxied
-    has_accounts: Callable[[], bool]
+    auth: Auth
     is_private: bool
     is_decided: bool
-    proxy_header: str | None = None
+    needs_login: bool = False
     prefix: str = ""
 
     async def identify(self, scope: Scope) -> Caller:
@@ -245,7 +235,7 @@ class Authenticator(Struct, frozen=True):
 
     def _by_token(self, authorization: str) -> Caller:
         scheme, _, secret = authorization.partition(" ")
-        caller = self.find_token(secret.strip()) if scheme.lower() == "bearer" else None
+        caller = self.auth.find_token(secret.strip()) if scheme.lower() == "bearer" else None
         if caller is None:
             raise RequestRefused(401, "unauthorized", UNKNOWN_TOKEN)
         return caller
@@ -253,12 +243,12 @@ class Authenticator(Struct, frozen=True):
     async def _by_browser(self, scope: Scope, cookies: str, host: str, peer: str) -> Caller:
         secret = _find_cookie(cookies, _full_name(COOKIE, scope.get("scheme") == "https", self.prefix))
         try:
-            caller = await self.find_session(secret) if secret else None
-            if caller is None and self.proxy_header is not None:
-                wanted = self.proxy_header.lower().encode()
+            caller = await self.auth.find_session(secret) if secret else None
+            if caller is None and self.auth.proxy_header is not None:
+                wanted = self.auth.proxy_header.lower().encode()
                 told = [value.decode("latin-1") for name, value in scope["headers"] if name == wanted]
                 client = scope["client"][0] if scope.get("client") else ""
-                caller = await self.find_proxied(told, peer, client) if told else None
+                caller = await self.auth.find_proxied(told, peer, client) if told else None
         except Temporary as error:
             log.debug("a caller stays unknown: %s", error)
             return UNVERIFIED
@@ -270,7 +260,7 @@ class Authenticator(Struct, frozen=True):
         Raises RequestRefused where that hub was reached in another way after all: through a proxy, or by a page of
         another site whose name was turned to this address. Then it is not decided yet who may read.
         """
-        if not self.is_private or self.has_accounts():
+        if not self.is_private or self.needs_login or self.auth.can_log_in:
             return NOBODY
         is_proxied = any(name in _FORWARDED for name, _ in scope["headers"]) or not is_loopback(peer)
         if not is_proxied and is_loopback(host_name(host)):

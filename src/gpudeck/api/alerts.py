@@ -33,7 +33,7 @@ from gpudeck.api.parameters import (
     Time,
     read_length,
     read_moment,
-    read_time,
+    read_past,
     read_words,
     word_list,
 )
@@ -282,7 +282,7 @@ async def try_alert_rule(
     """How often a rule would have fired, by default in the last seven days."""
     history.check_kept()
     now, chosen = history.now(), choose_rule(alerts.engine, rule, expr)
-    span = read_time("start", start, now), min(read_time("end", end, now), now)
+    span = read_past(start, end, now)
     check_range(*span)
     hosts = [one for one in hub.fleet.ordered() if host is None or host in {one.name, one.id}]
     if host is not None and not hosts:

@@ -17,7 +17,7 @@ from gpudeck.alerts.notifiers.rendering import DEMO_PREFIX, Message
 from gpudeck.api.access import TheCaller, access
 from gpudeck.api.answers import RequestRefused
 from gpudeck.api.login import TheAuth
-from gpudeck.api.services import ApiServices, TheServices
+from gpudeck.api.services import ApiServices, TheServices, find_gpu
 from gpudeck.auth.auth import Auth
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
@@ -88,7 +88,7 @@ async def ask_owner(
 ) -> AskedOwners:
     """Ask the owners of an idle GPU whether they still need it. Each gets one message, with your name."""
     now = clock.wall()
-    host, gpu = _find(services, data)
+    host, gpu = find_gpu(services, data.host, data.gpu)
     own = auth.users.logins_of(caller.name)
     owners = [user for user in gpu.users if user not in own]
     place = f"GPU {gpu.label} of {host.name}"
@@ -111,18 +111,6 @@ async def ask_owner(
     details = f"asked {', '.join(reachable)}" + (f": {text}" if text else "")
     await auth.audit.record(caller, "ask owner", f"{host.name}:{gpu.label}", details=details)
     return AskedOwners(list(reachable), failed)
-
-
-def _find(services: ApiServices, data: OwnerQuestion) -> tuple[HostState, GpuState]:
-    host = services.maintenance.find_host(data.host.strip())
-    services.hub.fleet.settle()
-    wanted = data.gpu.strip()
-    found = next((gpu for gpu in host.gpus.values() if wanted in {gpu.label, gpu.uuid}), None)
-    if found is None:
-        has = ", ".join(gpu.label for gpu in list(host.gpus.values())[:16])
-        message = f"{host.name} has no GPU {clean(wanted)[:80]!r}."
-        raise RequestRefused(404, "unknown_gpu", message, f"It has {has}." if has else "")
-    return host, found
 
 
 def _check_owner(user: str, auth: Auth, services: ApiServices) -> str | NotAsked:

@@ -14,7 +14,17 @@ from gpudeck.alerts.store import KEEP as ALERTS_KEPT
 from gpudeck.alerts.store import MAX_FIRING
 from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest, answer_csv, answer_json
-from gpudeck.api.parameters import GpuUuid, HostName, MaybeTime, OnlyName, Time, read_time, read_words, word_list
+from gpudeck.api.parameters import (
+    GpuUuid,
+    HostName,
+    MaybeTime,
+    OnlyName,
+    Time,
+    read_past,
+    read_time,
+    read_words,
+    word_list,
+)
 from gpudeck.api.services import TheServices
 from gpudeck.events.service import EventLog
 from gpudeck.events.store import MAX_EVENTS, EventQuery, FaultCount, LostTime
@@ -209,7 +219,7 @@ async def read_reliability(
 ) -> Response[Reliability]:
     """The flakiest GPUs or hosts: faults, lost time and throttling, counted from events and alerts. The worst first."""
     now = clock.wall()
-    begin, until = read_time("start", start, now), min(read_time("end", end, now), now)
+    begin, until = read_past(start, end, now)
     ranking = ReliabilityRanking(by, begin, until, gpu)
     found = await rank_reliability(ranking, services.events, services.alerts, services.hub.fleet, limit)
     return await answer_json(request, found)

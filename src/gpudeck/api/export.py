@@ -7,11 +7,11 @@ in between, and the limits of questions hold for exports too.
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from datetime import UTC, tzinfo
 from functools import partial
 from typing import Annotated, Final, TypeVar
 
 import cramjam
+import msgspec
 from litestar import get
 from litestar.di import NamedDependency
 from litestar.openapi.datastructures import ResponseSpec
@@ -23,7 +23,7 @@ from gpudeck.api.access import TheVisibility, access
 from gpudeck.api.answers import HubRequest, takes_gzip
 from gpudeck.api.history import TheHistory
 from gpudeck.api.login import TheJobs
-from gpudeck.api.parameters import GpuUuid, HostName, OnlyName, Time, Zone, read_time
+from gpudeck.api.parameters import GpuUuid, HostName, OnlyName, Time, Zone, read_past
 from gpudeck.events.service import EventLog
 from gpudeck.events.store import MAX_EVENTS, EventQuery
 from gpudeck.fleet.visibility import Visibility
@@ -47,50 +47,22 @@ _TRIES, _PAUSE_SECONDS = 30, 1.0
 T = TypeVar("T")
 
 
-def _fields(**kinds: Kind) -> list[Field]:
-    return [Field(name, kind) for name, kind in kinds.items()]
+def _fields(text: str) -> list[Field]:
+    """Of `name` and `name:kind`; text if not given."""
+    named = (word.partition(":") for word in text.split())
+    return [Field(name, msgspec.convert(kind or "text", Kind)) for name, _, kind in named]
 
 
 _RUN_FIELDS: Final = _fields(
-    id="integer",
-    host="text",
-    pid="integer",
-    user="text",
-    command="text",
-    container="text",
-    job="text",
-    gpus="text",
-    labels="text",
-    model="text",
-    started_at="time",
-    seen_at="time",
-    ended_at="time",
-    gpu_seconds="number",
-    idle_seconds="number",
-    mean_utilization_percent="number",
-    mean_memory_bytes="number",
-    peak_memory_bytes="number",
-    energy_joules="number",
+    "id:integer host pid:integer user command container job gpus labels model started_at:time seen_at:time "
+    "ended_at:time gpu_seconds:number idle_seconds:number mean_utilization_percent:number mean_memory_bytes:number "
+    "peak_memory_bytes:number energy_joules:number"
 )
 _USAGE_NUMBERS: Final = (
     *("gpu_hours", "measured_hours", "active_hours", "idle_hours", "share", "peak_memory_bytes", "energy_kwh", "cost"),
     *("idle_cost", "allocated_hours", "unused_hours", "never_used_hours", "unmonitored_hours", "shared_hours"),
 )
-_EVENT_FIELDS: Final = _fields(
-    time="time",
-    unix_seconds="number",
-    severity="text",
-    kind="text",
-    host="text",
-    gpu="text",
-    label="text",
-    user="text",
-    title="text",
-    detail="text",
-    id="text",
-)
-
-
+_EVENT_FIELDS: Final = _fields("time:time unix_seconds:number severity kind host gpu label user title detail id")
 _FILE: Final = {200: ResponseSpec(str, description="A file", generate_examples=False, media_type="text/csv")}
 _Part = tuple[bytes, float]
 """Bytes of the file, and roughly the part of the table that has been read with them."""
@@ -118,7 +90,7 @@ async def export_samples(
     """The samples of GPUs as a file: a row a GPU and moment, host by host. Times are in UTC; the header
     X-Estimated-Bytes is about how long the file is."""
     history.check_kept()
-    begin, until = _read_span(start, end, history.now())
+    begin, until = read_past(start, end, history.now())
     check_range(begin, until)
     metrics = GPU_NAMES if metric is None else tuple(filter(None, map(str.strip, metric.split(","))))
     hosts, gpus = (() if name is None else (name,) for name in (host, gpu))
@@ -155,7 +127,7 @@ async def export_runs(
 ) -> Stream:
     """Runs as a file, the newest first: programs that were on a GPU at some time from `start` until `end`."""
     history.check_kept()
-    begin, until = _read_span(start, end, history.now())
+    begin, until = read_past(start, end, history.now())
     encoder = make_encoder(form, _RUN_FIELDS)
     query = RunsQuery(begin, until, user, host, gpu, limit=_RUNS_AT_ONCE)
 
@@ -194,7 +166,7 @@ async def export_usage(
     """Usage by day as a file: a row a day and user, group, host or model, with the coverage of the day."""
     history.check_kept()
     now = history.now()
-    begin, until = _read_span(start, end, now, load_zone(zone))
+    begin, until = read_past(start, end, now, load_zone(zone))
     period = Period(begin, until, now, zone)
     ends = [*(at for _, at in period.days[1:]), until]
     texts = (Field("day"), Field("start", "time"), Field("end", "time"), Field(by), Field("unknown", "flag"))
@@ -231,7 +203,7 @@ async def export_events(
     user: OnlyName = None,
 ) -> Stream:
     """Events as a file, the newest first."""
-    begin, until = _read_span(start, end, clock.wall())
+    begin, until = read_past(start, end, clock.wall())
     query = EventQuery(start=begin, end=until, host=host, gpu=gpu, user=user, limit=MAX_EVENTS)
     encoder = make_encoder(form, _EVENT_FIELDS)
 
@@ -252,10 +224,6 @@ async def export_events(
                 return
 
     return await _send(request, f"events.{form}", encoder, read())
-
-
-def _read_span(start: str, end: str, now: float, zone: tzinfo = UTC) -> tuple[float, float]:
-    return read_time("start", start, now, zone), min(read_time("end", end, now, zone), now)
 
 
 async def _send(request: HubRequest, name: str, encoder: TableEncoder, parts: AsyncIterator[_Part]) -> Stream:

@@ -20,7 +20,7 @@ from litestar.params import QueryParameter
 from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest, answer_csv, answer_json, respond
 from gpudeck.api.login import TheJobs
-from gpudeck.api.parameters import GpuUuid, HostName, JobLabel, OnlyName, Time, Zone, ZonedTime, read_time
+from gpudeck.api.parameters import GpuUuid, HostName, JobLabel, OnlyName, Time, Zone, ZonedTime, read_span
 from gpudeck.history.base import (
     MAX_POINTS,
     Heat,
@@ -159,8 +159,9 @@ async def read_history(
 ) -> Response[Answer]:
     """A metric over time of one of: a GPU, a host, a user, a run, the fleet. Without a range, the last 24 hours."""
     now = history.now()
-    moments = read_time("start", start, now), read_time("end", end, now)
-    query = SeriesQuery(metric, *moments, points, gpu=gpu, host=host, user=user, run=run, fleet=fleet, by=by)
+    query = SeriesQuery(
+        metric, *read_span(start, end, now), points, gpu=gpu, host=host, user=user, run=run, fleet=fleet, by=by
+    )
     body = await history.ask(lambda store: msgspec.json.encode(store.series(query)))
     return await answer_past(request, body, is_over=query.end <= now)
 
@@ -188,9 +189,7 @@ async def read_overview(
     with the last quarter hour that is over."""
     history.check_kept()
     now, where = history.now(), load_zone(zone)
-    query = OverviewQuery(
-        read_time("start", start, now, where), read_time("end", end, now, where), by, points, zone, heat=heat
-    )
+    query = OverviewQuery(*read_span(start, end, now, where), by, points, zone, heat=heat)
     body = await history.ask(lambda store: msgspec.json.encode(store.overview(query)))
     return await answer_past(request, body, is_over=query.end <= now)
 
@@ -212,7 +211,7 @@ async def read_heat(
 ) -> Response[Heat]:
     """A metric as a map of hosts × time. Without a range, the last seven days."""
     now = history.now()
-    query = HeatQuery(metric, read_time("start", start, now), read_time("end", end, now), step)
+    query = HeatQuery(metric, *read_span(start, end, now), step)
     body = await history.ask(lambda store: msgspec.json.encode(store.heat(query)))
     return await answer_past(request, body, is_over=query.end <= now)
 
@@ -242,8 +241,7 @@ async def read_usage(
     last 30 days. CSV with `daily` has a line a row and day."""
     history.check_kept()
     now, where = history.now(), load_zone(zone)
-    moments = read_time("start", start, now, where), read_time("end", end, now, where)
-    query = UsageQuery(by, *moments, user, host, model, group, daily, zone, label)
+    query = UsageQuery(by, *read_span(start, end, now, where), user, host, model, group, daily, zone, label)
     sums = await jobs.read_sums(query, now)
     if format == "csv":
         text = await history.ask(lambda store: to_csv(jobs.add_allocated(store, query, sums, now), daily=daily))

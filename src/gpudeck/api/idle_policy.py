@@ -13,8 +13,8 @@ from gpudeck.api.access import TheCaller, access
 from gpudeck.api.answers import HubRequest, RequestRefused, answer_json
 from gpudeck.api.history import TheHistory
 from gpudeck.api.login import TheAuth, TheJobs
-from gpudeck.api.parameters import Length, Time, read_length, read_time
-from gpudeck.api.services import ApiServices, TheServices
+from gpudeck.api.parameters import Length, Time, read_length, read_past
+from gpudeck.api.services import ApiServices, TheServices, find_gpu
 from gpudeck.history.base import IdleQuery, Store, UsageQuery
 from gpudeck.history.time_range import check_range
 from gpudeck.history.usage import price_of
@@ -69,7 +69,7 @@ async def dry_run_idle_policy(
     policy = _policy(services)
     history.check_kept()
     now = history.now()
-    begin, until = read_time("start", start, now), min(read_time("end", end, now), now)
+    begin, until = read_past(start, end, now)
     check_range(begin, until)
     facts = await _read_facts(policy, services, jobs, begin, until)
 
@@ -125,12 +125,7 @@ async def keep_gpu(caller: TheCaller, data: JSONBody[NewKeep], auth: TheAuth, se
     """Keep an idle GPU that you use: the idle policy does nothing to it for that time. Admins can keep any."""
     policy, now = _policy(services), clock.wall()
     is_admin = caller.is_at_least("admin")
-    host = services.maintenance.find_host(data.host.strip())
-    services.hub.fleet.settle()
-    wanted = data.gpu.strip()
-    gpu = next((gpu for gpu in host.gpus.values() if wanted in {gpu.label, gpu.uuid}), None)
-    if gpu is None:
-        raise RequestRefused(404, "unknown_gpu", f"{host.name} has no GPU {clean(wanted)[:80]!r}.")
+    host, gpu = find_gpu(services, data.host, data.gpu)
     if not is_admin and auth.users.logins_of(caller.name).isdisjoint(find_owners(gpu)):
         told = f"GPU {gpu.label} of {host.name} is not in use by you."
         raise RequestRefused(

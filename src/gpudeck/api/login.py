@@ -283,7 +283,7 @@ def describe_caller(caller: Caller, policy: Policy, auth: Auth, jobs: JobReporte
         may_administer=caller.is_at_least("admin"),
         can_log_in=auth.can_log_in,
         needs_first_admin=policy.needs_accounts and not auth.can_log_in,
-        has_proxy=auth.has_proxy,
+        has_proxy=auth.proxy_header is not None,
         has_jobs=jobs.service.is_expected or jobs.service.has_jobs,
         has_password=caller.has_password and auth.has_own_passwords,
         providers=[

@@ -107,6 +107,17 @@ def read_time(name: str, text: str, now: float, zone: tzinfo = UTC) -> float:
         raise ValidationException(f"{name}: {error}") from error
 
 
+def read_span(start: str, end: str, now: float, zone: tzinfo = UTC) -> tuple[float, float]:
+    """The parameters `start` and `end`; raises ValidationException."""
+    return read_time("start", start, now, zone), read_time("end", end, now, zone)
+
+
+def read_past(start: str, end: str, now: float, zone: tzinfo = UTC) -> tuple[float, float]:
+    """The same, until now at most."""
+    begin, until = read_span(start, end, now, zone)
+    return begin, min(until, now)
+
+
 def word_list(words: Sequence[str], name: str | None = None) -> QueryParameter:
     """A parameter of one of these words, or of several with commas between them."""
     word = "|".join(words)

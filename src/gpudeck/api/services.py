@@ -13,11 +13,15 @@ from gpudeck.api.access import Policy
 from gpudeck.api.hosts import HostAdmin
 from gpudeck.auth.auth import Auth
 from gpudeck.events.service import EventLog
+from gpudeck.fleet.gpu import GpuState
+from gpudeck.fleet.host import HostState
 from gpudeck.fleet.hub import Hub
 from gpudeck.history.base import Store
 from gpudeck.idle_policy.service import IdlePolicyService
 from gpudeck.maintenance.service import HostNotes, MaintenanceWindows
 from gpudeck.model.cluster import Cluster
+from gpudeck.model.errors import RequestRefused
+from gpudeck.model.text import clean
 from gpudeck.model.usage import DigestPreview, Frequency
 from gpudeck.queueing.queue import WaitQueue
 from gpudeck.reservations.calendar import ReservationCalendar
@@ -68,3 +72,14 @@ class ApiServices(Struct, frozen=True, kw_only=True):
 
 TheServices = NamedDependency[ApiServices]
 """For a route that needs several of them."""
+
+
+def find_gpu(services: ApiServices, host_name: str, wanted: str) -> tuple[HostState, GpuState]:
+    """A GPU by the name or id of its host, and its number there or its UUID. Raises RequestRefused."""
+    host = services.maintenance.find_host(host_name.strip())
+    services.hub.fleet.settle()
+    gpus, wanted = list(host.gpus.values()), wanted.strip()
+    if found := next((gpu for gpu in gpus if wanted in {gpu.label, gpu.uuid}), None):
+        return host, found
+    hint = f"It has {', '.join(gpu.label for gpu in gpus[:16])}." if gpus else ""
+    raise RequestRefused(404, "unknown_gpu", f"{host.name} has no GPU {clean(wanted)[:80]!r}.", hint)

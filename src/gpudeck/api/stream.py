@@ -104,15 +104,12 @@ class StreamRoute:
 def read_hosts(query: bytes) -> Hosts:
     """The ids of the hosts that are asked for, None for all; raises ValueError. A comma in an id is written as %2C."""
     parameters = [part.partition(b"=") for part in query.split(b"&") if part]
-    if [name for name, _, _ in parameters] == [b"shape"]:
-        if parameters[0][2] != b"overview":
-            raise ValueError("shape has to be overview")
+    if query == b"shape=overview":
         return "overview"
-    for name, _, _ in parameters:
-        if name == b"shape":
-            raise ValueError("shape goes with no other parameter: a stream has some hosts, or all in short")
-        if name != b"hosts":
-            raise ValueError(f"there is no parameter {name[:40].decode(errors='replace')!r}; did you mean hosts?")
+    if any(name == b"shape" for name, _, _ in parameters):
+        raise ValueError("shape goes with no other parameter, and has to be overview")
+    if unknown := next((name for name, _, _ in parameters if name != b"hosts"), None):
+        raise ValueError(f"there is no parameter {unknown[:40].decode(errors='replace')!r}; did you mean hosts?")
     values = [value for _, _, value in parameters]
     ids = [host_id for value in values if value for host_id in value.split(b",")]
     if len(ids) > MAX_SUBSCRIBED:

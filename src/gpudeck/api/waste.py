@@ -10,7 +10,7 @@ from gpudeck.api.access import access
 from gpudeck.api.answers import HubRequest
 from gpudeck.api.history import HistoryQueries, TheHistory, answer_past
 from gpudeck.api.login import TheJobs
-from gpudeck.api.parameters import HostName, JobLabel, OnlyName, Zone, ZonedTime, read_time
+from gpudeck.api.parameters import HostName, JobLabel, OnlyName, Zone, ZonedTime, read_span
 from gpudeck.api.services import TheServices
 from gpudeck.fleet.state import FleetState
 from gpudeck.history.base import ModelSize, Store, UsageQuery
@@ -41,8 +41,7 @@ async def read_waste(
     the period before, and what could have been released after an hour. Without a range, the last 30 days."""
     history.check_kept()
     now, where = history.now(), load_zone(zone)
-    moments = read_time("start", start, now, where), read_time("end", end, now, where)
-    query = UsageQuery(by, *moments, user, host, model, group, zone=zone, label=label)
+    query = UsageQuery(by, *read_span(start, end, now, where), user, host, model, group, zone=zone, label=label)
     *_, found = await ask_waste(history, jobs, services.hub.fleet, query, before_of(query.start, query.end))
     return await answer_past(request, found, is_over=query.end <= now)
 

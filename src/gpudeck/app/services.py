@@ -383,12 +383,9 @@ def make_policy(settings: Settings) -> Policy:
 
 def make_authenticator(settings: Settings, auth: Auth) -> Authenticator:
     return Authenticator(
-        find_token=auth.find_token,
-        find_session=auth.find_session,
-        find_proxied=auth.find_proxied,
-        has_accounts=lambda: auth.can_log_in or settings.read == "login",
+        auth,
         is_private=is_loopback(settings.listen.host),
         is_decided=settings.read is not None,
-        proxy_header=settings.login.proxy.header,
+        needs_login=settings.read == "login",
         prefix=settings.path_prefix,
     )

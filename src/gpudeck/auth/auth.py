@@ -28,11 +28,9 @@ if TYPE_CHECKING:
 class Auth:
     """Who people and programs are. `load` once before the first request; then `refresh` every few seconds.
 
-    `has_accounts` is asked for every request, and so kept here. `has_proxy`: a trusted proxy may name the caller.
-    `database` is where all of it is; `local` is one on this machine, the same where that is. `problem` is why the
-    database is away, for everybody who may look. `oidc` are the logins through providers, `ldap` those of a directory,
-    if there are any; `takes_passwords`: users may log in with a password; `has_own_passwords`: also with one of the
-    hub's own.
+    `has_accounts` is read for every request, so it is cached here. `database` holds everything; `local` is one on this
+    machine, often the same. `proxy_header` is where a trusted proxy names the caller. `oidc` and `ldap` are None unless
+    configured. `takes_passwords`: users may log in with a password; `has_own_passwords`: also one of the hub itself.
     """
 
     def __init__(
@@ -50,7 +48,7 @@ class Auth:
         self.database = database
         self.local = local or database
         self.has_accounts = False
-        self.has_proxy = settings.proxy.header is not None
+        self.proxy_header = settings.proxy.header
         self.accounts = Accounts(database, passwords, now)
         self.audit = Audit(database, now)
         self.sessions = Sessions(database, settings, now)

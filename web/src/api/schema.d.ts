@@ -2272,23 +2272,6 @@ export interface components {
             entries: components["schemas"]["AuditEntry"][];
         };
         /**
-         * BegunDeviceLogin
-         * @description `device_code` is the program's secret; the user compares `user_code` at `verification_uri`. Without `public_url`
-         *     that is null: the page is where the program has reached the hub. Seconds.
-         */
-        BegunDeviceLogin: {
-            /** @description The secret with which the login is redeemed */
-            device_code: string;
-            /** @description For how many seconds it waits to be confirmed */
-            expires_in: number;
-            /** @description Seconds between two questions whether the login was confirmed */
-            interval: number;
-            /** @description The code that is shown and confirmed */
-            user_code: string;
-            /** @description The address of the page on which the code is confirmed; null: unknown */
-            verification_uri: string | null;
-        };
-        /**
          * ChangedValues
          * @description Values at some positions `at` among the rows.
          */
@@ -2431,6 +2414,23 @@ export interface components {
         Decision: {
             /** @description Whether the login is approved */
             is_approved: boolean;
+        };
+        /**
+         * DeviceLogin
+         * @description A login that a program has begun. `device_code` is the program's secret; the user compares `user_code` at
+         *     `verification_uri`. Without `public_url` that is null: the page is where the program has reached the hub. Seconds.
+         */
+        DeviceLogin: {
+            /** @description The secret with which the login is redeemed */
+            device_code: string;
+            /** @description For how many seconds it waits to be confirmed */
+            expires_in: number;
+            /** @description Seconds between two questions whether the login was confirmed */
+            interval: number;
+            /** @description The code that is shown and confirmed */
+            user_code: string;
+            /** @description The address of the page on which the code is confirmed; null: unknown */
+            verification_uri: string | null;
         };
         /**
          * DeviceTokenRequest
@@ -8105,7 +8105,7 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["BegunDeviceLogin"];
+                    "application/json": components["schemas"]["DeviceLogin"];
                 };
             };
             /** @description The request is invalid */
