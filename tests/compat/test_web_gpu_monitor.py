@@ -61,7 +61,7 @@ def test_hosts_on_several_lines_percent_signs_and_other_users_are_taken(tmp_path
 
 def test_what_cannot_be_taken_is_named_with_its_line(tmp_path: Path) -> None:
     plan = read(write(tmp_path, "[common]\nuser=a\nhosts=gpu1,../x y,gpu1\ncolour=red\n"), HERE)
-    assert [step.what for step in plan.steps] == ["watch gpu1 via ssh (a@gpu1)"]
+    assert [step.what for step in plan.steps] == ["watch gpu1 via ssh (user a)"]
     assert [left.place for left in plan.left] == ["hosts", "[common]"]
     assert [left.place for left in plan.over] == ["hosts"]
 

@@ -55,7 +55,7 @@ _MAX_USERS: Final = 6
 MAX_RUNS: Final = 10
 _MAX_PROCESSES: Final = 20
 _WIDTH: Final = 160
-"""Columns of a snippet: people turn their phones for those."""
+"""Columns of a snippet, as a phone shows them in landscape."""
 _HELP = (
     "*What I answer* (in a direct message, to a mention, to `/gpu`)",
     "• `free`  what can be used now · `free h100`  · `free 2 40G same-host`",
@@ -358,7 +358,7 @@ def is_search(fleet: Fleet, words: Sequence[str]) -> bool:
 
 
 def find_name(fleet: Fleet, name: str) -> str | None:
-    """A host's name as it is written, from one in any case; None where there is none."""
+    """The exact name of a host, from a name in any case; None without such a host."""
     part = _find_host(fleet, name)
     return None if part is None else part.hosts[0].name
 

@@ -1,6 +1,6 @@
-"""An answer as Slack shows it: Block Kit within its limits, and a snippet for what is too long for a phone. Pure.
+"""An answer as Slack shows it: Block Kit within its limits, and a snippet for longer ones. Pure.
 
-Everything that comes from outside goes through `escape` on its way out: names of hosts, people and
+Everything that comes from outside goes through `escape` on its way out: names of hosts, users and
 models, notes, questions.
 """
 

@@ -84,7 +84,7 @@ class ChatUser(Struct, frozen=True):
 
 
 class ChatUsers:
-    """Looks people up: Slack gives the ID, `users` the account."""
+    """Finds users: Slack has the ID, the setting `users` the account."""
 
     def __init__(self, auth: Auth, policy: Policy, read: Read | None) -> None:
         self._auth = auth
@@ -305,7 +305,7 @@ class CommandHandler:
         )
 
     def _spell(self, name: str) -> str | None:
-        """A host's name as it is written, from one in any case; None where there is none."""
+        """The exact name of a host, from a name in any case; None without such a host."""
         names = [host.name for host in self._services.hub.fleet.ordered()]
         return name if name in names else next((one for one in names if one.lower() == name.lower()), None)
 

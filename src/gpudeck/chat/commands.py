@@ -39,7 +39,7 @@ _MAX_WORDS: Final[dict[Name, int]] = {
     **dict.fromkeys(("hosts", "all", "all_cmd", "all_detail", "users", "runs", "watches", "help"), 0),
     **dict.fromkeys(("who", "where", "alerts", "release", "reservations", "unwatch"), 1),
 }
-"""After a command where the bot was not addressed: people who talk begin sentences with `all` and `who`."""
+"""After a command that does not address the bot: sentences of users begin with `all` and `who`, too."""
 _FEW: Final = 6
 _TOKEN: Final = re.compile(r'[^\s"]*"[^"]*"|\S+')
 _MENTION: Final = re.compile(r"<@([UW][A-Z0-9]+)(?:\|[^<>]*)?>")
@@ -86,8 +86,8 @@ def read_command(text: str, bot: str | None = None, keywords: Mapping[str, Name]
 
 
 def is_conversation(command: Command) -> bool:
-    """Whether what was said where people talk to each other is not meant for the bot. A single word that is no command
-    may be the name of a host: the caller decides."""
+    """Whether a message in the bot's channel is not meant for the bot. A single word that is not a command may be the
+    name of a host: the caller decides."""
     if command.name == "other":
         return len(command.words) != 1
     if command.name == "reserve":

@@ -31,7 +31,7 @@ Write = Callable[[str, ChatAnswer], Awaitable[None]]
 
 class DirectMessageChannel:
     """A channel of the outbox (see alerts.notifiers.outbox.Channel) that writes direct messages. Before `connect`,
-    sending fails; `page` is where people open the page."""
+    sending fails; `page` is the address of the page."""
 
     def __init__(self, user_of: FindUser, page: str | None) -> None:
         self._write: Write | None = None

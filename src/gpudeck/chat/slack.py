@@ -316,7 +316,7 @@ class SlackBot:
                             raise Refused("Socket Mode is switched off for the bot's app.", _SWITCH_ON)
                         break
                     elif isinstance(number, str):
-                        # Before any work: Slack sends again what is not acknowledged within three seconds.
+                        # Before any work: Slack repeats envelopes that are not acknowledged within three seconds.
                         await socket.send_str(msgspec.json.encode({"envelope_id": number}).decode())
                         self._take(envelope)
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
@@ -431,11 +431,11 @@ class SlackBot:
 
 
 def _read_envelope(message: aiohttp.WSMessage) -> Envelope:
-    """Empty for what is none."""
+    """Empty for an invalid message."""
     try:
         return msgspec.json.decode(message.data, type=Envelope) if message.type == aiohttp.WSMsgType.TEXT else {}
     except msgspec.DecodeError:
-        log.debug("Slack sent what is no envelope")
+        log.debug("Slack sent an invalid envelope")
         return {}
 
 

@@ -393,7 +393,7 @@ def _read_events(answer: urllib3.BaseHTTPResponse) -> Generator[StreamEvent, Non
 
 
 def _parse_event(block: bytes) -> StreamEvent | None:
-    """None for what is no event: a comment, or how long to wait before coming again."""
+    """None for a comment, or a pause before the next connection."""
     fields = dict(line.split(b": ", 1) for line in block.split(b"\n") if b": " in line)
     if b"event" not in fields or b"data" not in fields:
         return None

@@ -26,7 +26,7 @@ _NOT_READ_YET: Final = answer_error(503, "unavailable", "this host has not been 
 
 
 class NodeResponder:
-    """Answers questions for the newest report, of which `newest` is asked each time; None before there is one."""
+    """Answers requests with the newest report, as `newest` returns it; None before there is one."""
 
     def __init__(self, password: str, newest: Callable[[], Envelope | None]) -> None:
         self._digest = _digest(password)

@@ -27,7 +27,7 @@ _UNUSED = "An unused reservation is released after reservations.no_show (1h by d
 _LOOK = 'It looks like {"gpu01": [{"name": "ada", "date": "2026-12-01 18:00", "comment": "paper"}]}.'
 _MOST = 100_000
 _INDEX = re.compile(r"[0-9]{1,4}")
-# A string, or a comment: a `//` within a string is none. A string that does not end is taken too, or each quote in it
+# A string, or a comment; `//` in a string is no comment. An unfinished string matches too, or each quote in it
 # would be tried as a beginning.
 _TOKEN = re.compile(r'"(?:[^"\\\n]|\\.)*+"?|//[^\n]*')
 _TIME_FORM = "%Y-%m-%d %H:%M"

@@ -4,7 +4,7 @@ which needs nothing else. A node reports neither UUIDs nor its clock. The hosts 
 import logging
 import re
 import xmlrpc.client
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -27,8 +27,9 @@ from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.report import GpuReading, Report
 from gpudeck.model.target import Target
 from gpudeck.model.text import show_gib, show_span
-from gpudeck.model.view import Fleet
+from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess
 from gpudeck.views.static_page import POLICY, render_page
+from gpudeck.views.text import join_places
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ def _read_string(body: bytes) -> str:
         raise Temporary("answers with a fault of XML-RPC.", "See its log on that host.") from fault
     except Exception as error:
         # An answer can be wrong in as many ways as there are errors.
-        raise Temporary(f"answers what is no XML-RPC: {quote(str(error))}.", "Is that a node of it?") from error
+        raise Temporary(f"answers no XML-RPC: {quote(str(error))}.", "Is that a node of it?") from error
     if not isinstance(value, str):
         raise Temporary("answers XML-RPC, but no string of gpu_stats().", "Is that a node of it?")
     return value
@@ -145,32 +146,23 @@ class GpusPageRoute(ReadOnlyRoute):
 
 def sum_by_user(fleet: Fleet) -> list[tuple[str, str, str, str]]:
     """User, memory, processes and GPUs, the most memory first, then the most processes. A process counts on each of its
-    GPUs. Memory of which a part is not known is at least what is."""
-    memory, counts, partly, places = Counter[str](), Counter[str](), set[str](), dict[str, dict[str, list[str]]]()
-    for host in fleet.hosts:
-        for gpu in host.gpus if host.status == "up" else ():
-            for process in gpu.processes or ():
-                if (user := process.user) is None:
-                    continue
-                counts[user] += 1
-                memory[user] += process.memory_used_bytes or 0
-                partly |= {user} if process.memory_used_bytes is None else set()
-                labels = places.setdefault(user, {}).setdefault(host.name, [])
-                labels += [gpu.label] if gpu.label not in labels else []
-    return [
-        (
-            user,
-            f"{'≥ ' if user in partly else ''}{show_gib(memory[user], 2)} GiB",
-            str(count),
-            "  ".join(f"{host}-{','.join(labels)}" for host, labels in places[user].items()),
-        )
-        for user, count in sorted(counts.items(), key=lambda one: (-memory[one[0]], -one[1], one[0]))
-    ]
+    GPUs. A partly unknown sum of memory is marked with ≥."""
+    uses = defaultdict[str, list[tuple[Host, Gpu, int | None]]](list)
+    for host, gpu, process in _on_gpus(fleet):
+        if process.user is not None:
+            uses[process.user].append((host, gpu, process.memory_used_bytes))
+    rows = list[tuple[int, int, str, str, str]]()
+    for user, own in uses.items():
+        sizes = [size for _, _, size in own]
+        memory, least = sum(filter(None, sizes)), "≥ " if None in sizes else ""
+        places = "  ".join(join_places(dict.fromkeys((host.name, gpu.label) for host, gpu, _ in own), "-"))
+        rows.append((-memory, -len(own), user, f"{least}{show_gib(memory, 2)} GiB", places))
+    return [(user, memory, str(-count), places) for _, count, user, memory, places in sorted(rows)]
 
 
 def list_processes(fleet: Fleet) -> list[tuple[str, ...]]:
     """Host, GPU, user, memory, how long it runs, and pid, on each of its GPUs; at most `_MAX_ROWS`."""
-    rows = (
+    return [
         (
             host.name,
             gpu.label,
@@ -179,11 +171,14 @@ def list_processes(fleet: Fleet) -> list[tuple[str, ...]]:
             "–" if process.started_at is None else show_span(fleet.time - process.started_at),
             str(process.pid or "–"),
         )
-        for host in fleet.hosts
-        for gpu in (host.gpus if host.status == "up" else ())
-        for process in gpu.processes or ()
-    )
-    return list(islice(rows, _MAX_ROWS))
+        for host, gpu, process in islice(_on_gpus(fleet), _MAX_ROWS)
+    ]
+
+
+def _on_gpus(fleet: Fleet) -> Iterator[tuple[Host, Gpu, ShownProcess]]:
+    for host in fleet.hosts:
+        for gpu in host.gpus if host.status == "up" else ():
+            yield from ((host, gpu, process) for process in gpu.processes or ())
 
 
 def _render(fleet: Fleet, refresh: int) -> bytes:
@@ -192,7 +187,7 @@ def _render(fleet: Fleet, refresh: int) -> bytes:
 
 
 def _read_refresh(query: bytes) -> int:
-    """`?refresh=5`, as there; what is no number of seconds is once a minute."""
+    """Seconds, as in `?refresh=5`; 60 without a valid number."""
     text = parse_qs(query.decode("latin-1")[:1000]).get("refresh", [""])[0]
     return int(text) if text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= _MAX_PAUSE else 60
 

@@ -56,7 +56,7 @@ class ImportTarget:
 
 
 class ImportStep(Protocol):
-    """One thing to import. `kind` is a word for counting, `what` a line for people.
+    """One thing to import. `kind` is a word for counting, `what` a line for users.
 
     `run` returns what is there already, or None for something new, which it adds only with `apply`. It may raise
     GpudeckError, which costs this step alone; Unreachable and Forbidden end the import."""
@@ -197,11 +197,8 @@ class HostStep(Struct, frozen=True):
 
     @property
     def what(self) -> str:
-        login = f"{self.reach['user']}@" if "user" in self.reach else ""
-        address = self.reach.get("address", self.name if login else "")
-        port = f" port {self.reach['port']}" if "port" in self.reach else ""
-        place = f"{login}{address}{port}".strip()
-        return f"watch {self.name} via {self.reach['via']}{f' ({place})' if place else ''}"
+        details = ", ".join(f"{field} {value}" for field, value in self.reach.items() if field != "via")
+        return f"watch {self.name} via {self.reach['via']}{f' ({details})' if details else ''}"
 
     def run(self, hub: ImportTarget, *, apply: bool) -> str | None:
         if (host := hub.hosts.get(self.name)) is not None:
@@ -260,7 +257,7 @@ class ReservationStep(Struct, frozen=True):
 
 
 def make_host_step(text: str, via: str, **reach: Any) -> HostStep:
-    """The host of a word in a file: a name, an address, or a URL of which only the place counts. User and port in the
+    """The host of a word in a file: a name, an address, or a URL, whose path is ignored. User and port in the
     word go before `reach`. Raises ValueError."""
     word = _SCHEME.sub("", text.strip(), count=1).partition("/")[0]
     if word.count(":") > 1 and not word.startswith("["):

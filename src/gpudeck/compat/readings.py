@@ -112,8 +112,8 @@ def read_processes(
     gpus: int,
     started_at: Callable[[Mapping[str, object]], float | None] = lambda _: None,
 ) -> list[Process] | str:
-    """The processes on one of `gpus` GPUs, or why they are unknown. An invalid entry is a process of which nothing is
-    known: its GPU is not free."""
+    """The processes on one of `gpus` GPUs, or why they are unknown. An invalid entry is a process without known
+    fields: its GPU is not free."""
     if not isinstance(listed, list):
         return explain(listed) if isinstance(listed, str) else f"{who} does not list this GPU's processes"
     entries = (entry if isinstance(entry, dict) else {} for entry in listed[: max_processes(gpus)])

@@ -100,7 +100,7 @@ class Consul(ServerProvider):
 
 
 def read_instances(body: bytes, origin: str, via: Via, url: str) -> HostFindings:
-    """An instance that makes no sense costs itself only. Raises Temporary."""
+    """An invalid instance becomes a problem. Raises Temporary."""
     findings, decode = HostFindings(), msgspec.json.Decoder(_Instance).decode
     try:
         instances = msgspec.json.decode(body, type=list[msgspec.Raw])
@@ -124,7 +124,7 @@ def _read_instance(instance: _Instance, origin: str, via: Via) -> Target:
     labels = bound_labels(_labels_of(node) | (service.meta or {}))
     address = service.address or node.address
     if not address.isprintable() or any(char in address for char in " /@[]"):
-        raise ValueError(f"the address {quote(address)} of {node.node} is none")
+        raise ValueError(f"the address {quote(address)} of {node.node} is invalid")
     return Target(name=node.node, via=via, address=address, port=service.port or None, labels=labels, origin=origin)
 
 

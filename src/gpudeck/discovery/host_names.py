@@ -98,8 +98,8 @@ def read_host_address(text: str) -> HostAddress:
 
 
 def name_of(address: str) -> str:
-    """A name for a host of which nothing but its address is known. IPv6 is written with dashes, as in some names of
-    DNS: colons stand in no name. Raises ValueError for what is no address."""
+    """A name for a host with only an address. IPv6 is written with dashes, as in some names of
+    DNS: colons stand in no name. Raises ValueError for an invalid address."""
     try:
         known = ipaddress.ip_address(address)
     except ValueError:

@@ -30,11 +30,11 @@ Labels = Annotated[dict[Word, Annotated[str, Meta(max_length=MAX_CHARACTERS)]], 
 
 
 class Provider(Protocol):
-    """Says which hosts there are. `origin` names it for people ("hosts.txt", "consul gpu-nodes").
+    """Finds hosts. `origin` is its name for users ("hosts.txt", "consul gpu-nodes").
 
     `find` returns all hosts that it knows now. It may wait for a change (`pause` is then 0) and may be cancelled. It
-    raises Temporary when it cannot answer now, Refused for credentials, and never returns part of a list. An entry that
-    makes no sense is left out; `problems` then names it and its place.
+    raises Temporary when it cannot answer now, Refused for credentials, and never returns part of a list. An
+    invalid entry is left out; `problems` then names it and its place.
     """
 
     origin: str

@@ -35,7 +35,7 @@ class ManagedHosts(Provider):
     pause = 0.0
 
     def __init__(self, file: Path) -> None:
-        """Raises UsageError when the file is there and makes no sense."""
+        """Raises UsageError for an invalid file."""
         self._file = file
         self._entries = _read_entries(file)
         self._unreported = 1

@@ -28,7 +28,7 @@ MAX_DEPTH = 20
 
 def read_groups(groups: object, origin: str, via: Via, findings: HostFindings, file: str = "") -> None:
     """Put the hosts of decoded JSON or YAML into `findings`. `file` is where they stand, if not the origin. Raises
-    ValueError for what is no list of groups; a group that makes no sense costs itself only."""
+    ValueError for any other value; an invalid group becomes a problem."""
     if not isinstance(groups, list):
         raise ValueError("it is no list of groups of targets")  # noqa: TRY004 - a value from outside
     for number, group in enumerate(groups, 1):
@@ -101,51 +101,36 @@ class FileSd(FileProvider):
     def __init__(self, settings: FileSdSettings) -> None:
         super().__init__(f"file_sd {', '.join(settings.paths)}")
         self._settings = settings
-        self._files: dict[Path, _File] = {}
+        self._files: dict[Path, _SdFile] = {}
 
     def _find(self) -> HostFindings:
         matches = {pattern: find_files(pattern) for pattern in self._settings.paths}
         paths = dict.fromkeys(path for matched in matches.values() for path in matched)
-        self._files = {path: self._files.get(path) or _File(path, self.origin, self._settings.via) for path in paths}
-        for file in self._files.values():
-            file.check()
+        self._files = {path: self._files.get(path) or _SdFile(path) for path in paths}
+        whole = HostFindings()
+        for path, file in self._files.items():
+            try:
+                if (content := file.read_if_changed()) is not None:
+                    file.trouble = ""
+                    file.findings = read_file(content, self.origin, self._settings.via, str(path))
+            except Temporary as error:
+                file.trouble = error.message
+            whole.add(file.findings.targets if file.findings else [], str(path))
+            for problem in (*filter(None, [file.trouble]), *(file.findings.problems if file.findings else ())):
+                whole.add_problem(problem)
         troubles = [file.trouble for file in self._files.values() if file.trouble]
         if troubles and all(file.findings is None for file in self._files.values()):
             raise Temporary(troubles[0])
-        findings = self._put_together()
         for pattern in (pattern for pattern, matched in matches.items() if not matched):
-            findings.add_problem(f"{pattern} fits no file.")
-        return findings
-
-    def _put_together(self) -> HostFindings:
-        whole = HostFindings()
-        for file in self._files.values():
-            said = file.findings or HostFindings()
-            whole.add(said.targets, str(file.path))
-            for problem in (*filter(None, [file.trouble]), *said.problems):
-                whole.add_problem(problem)
+            whole.add_problem(f"{pattern} fits no file.")
         return whole
 
 
-class _File:
-    """One of the files. `findings` is what it said when it could be read last; None if it never could."""
+class _SdFile(WatchedFile):
+    """One of the files, with its last findings; None if it could never be read."""
 
-    def __init__(self, path: Path, origin: str, via: Via) -> None:
-        self.path = path
-        self.findings: HostFindings | None = None
-        self.trouble = ""
-        self._origin = origin
-        self._via = via
-        self._watched = WatchedFile(path)
-
-    def check(self) -> None:
-        try:
-            content = self._watched.read_if_changed()
-            if content is not None:
-                self.trouble = ""
-                self.findings = read_file(content, self._origin, self._via, str(self.path))
-        except Temporary as error:
-            self.trouble = error.message
+    findings: HostFindings | None = None
+    trouble = ""
 
 
 def read_file(content: bytes, origin: str, via: Via, path: str) -> HostFindings:
@@ -181,7 +166,7 @@ def decode_yaml(content: bytes) -> object:
 
 def _build(events: "Iterator[yaml.Event]") -> object:
     """Not by the loader: a single call of C code for a long list would stop the event loop for a second, and one for a
-    deep list the process. Raises KeyError for an unknown alias, TypeError for a name that is none."""
+    deep list the process. Raises KeyError for an unknown alias, TypeError for an invalid name."""
     import yaml  # noqa: PLC0415 - see above
 
     started: list[yaml.CollectionStartEvent] = []

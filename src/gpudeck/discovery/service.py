@@ -309,7 +309,7 @@ class PollingService:
             self._next_steps = asyncio.get_running_loop().call_soon(self._apply, steps)
 
     def note_problems(self, problems: list[str]) -> None:
-        """All viewers see where an entry makes no sense; the log says which it is."""
+        """All viewers see the place of an invalid entry; the log has the entry."""
         for problem in problems:
             log.info("lists of hosts: %s", problem)
         self._hub.fleet.set_problems("hosts", [_QUOTED.sub("an entry", problem) for problem in problems])

@@ -157,7 +157,7 @@ class HostsFileSettings(Struct, frozen=True):
 
 
 class HostsFile(FileProvider):
-    """The hosts in one file, read again when it changes. A line that makes no sense costs itself only."""
+    """The hosts in one file, read again when it changes. An invalid line becomes a problem."""
 
     def __init__(self, settings: HostsFileSettings) -> None:
         super().__init__(settings.path)

@@ -1,6 +1,6 @@
 """The tools: what a model may ask a hub, and what it may change with a user's token.
 
-Each answer says when it was given, from which routes of the hub it comes, and what is not known.
+Each answer has its time, the routes of the hub that it comes from, and its unknowns.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""vesta's own database, gpu_states.db, read and never written: its machines, and what was stored of each."""
+"""Imports vesta's database, gpu_states.db: its machines and their stored samples. It is never written."""
 
 import bz2
 import pickle
@@ -53,7 +53,7 @@ _ENABLE: Final = "Add `compat: {vesta: {token: …}}` to the hub's gpudeck.yaml,
 
 
 class NotPlain(ValueError):
-    """A blob that is no plain value, or too large a one. The text says what about it, for people."""
+    """A blob that is not a plain value, or too large. The text is the reason, for users."""
 
 
 def read_blob(blob: bytes) -> Any:
@@ -151,7 +151,7 @@ class VestaDatabase:
 
 @contextmanager
 def open_database(file: Path, zone: tzinfo) -> Iterator[VestaDatabase]:
-    """Raises UsageError for what is no database of vesta."""
+    """Raises UsageError for a file that is not a database of vesta."""
     try:
         connection = sqlite3.connect(f"file:{quote(str(file.absolute()))}?mode=ro", uri=True)
     except sqlite3.Error as error:
@@ -165,7 +165,7 @@ def open_database(file: Path, zone: tzinfo) -> Iterator[VestaDatabase]:
 
 
 def read_time(stamp: object, zone: tzinfo) -> float | None:
-    """YYYYMMDDhhmmss on the server's clock as Unix seconds; None for what is none."""
+    """YYYYMMDDhhmmss on the server's clock as Unix seconds; None for an invalid time."""
     if not isinstance(stamp, int) or isinstance(stamp, bool) or not 19_700_102_000_000 <= stamp < 99_991_231_000_000:
         return None
     try:
@@ -189,7 +189,7 @@ def _quote(name: str) -> str:
 
 
 def read(file: Path, here: ImportContext) -> ImportPlan:
-    """Raises UsageError for what is neither settings nor a database of vesta."""
+    """Raises UsageError for a file that is neither settings nor a database of vesta."""
     try:
         with file.open("rb") as opened:
             is_database = opened.read(len(MAGIC)) == MAGIC

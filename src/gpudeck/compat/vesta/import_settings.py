@@ -115,24 +115,17 @@ _COMMANDS: Final = {
 _OTHERS: Final = frozenset({"TOKEN", "DB_NAME", "DB_DIR"})
 _WITH_WEBHOOK: Final = frozenset({"SLACK_WEBHOOK", "SCHEDULE_FUNCTION", *_EVENTS})
 _WITH_BOT: Final = frozenset({"SLACK_BOT_TOKEN", "SLACK_BOT_POST_CHANNEL", *_COMMANDS})
-_NOT_NEEDED: Final = {
-    "IP": "the address that senders post to: it stands in their own settings",
-    "SERVER_NAME": "the hub shows no name of its own",
-    "PAGE_PER_HOST_NUM": "the page shows all hosts",
-    "KEYWORD_CMD_PREFIX": "the bot answers mentions, direct messages and its own channel, without a prefix",
-    "SERVER_INFO_MSG": "`where` alone names the hub's address",
-    "SLACKBOT_MEMBER_JOINED_CHANNEL_MSG": "the bot greets nobody; `help` lists its commands",
-    **dict.fromkeys(("PAGE_TITLE", "MAIN_PAGE_TITLE", "TABLE_PAGE_TITLE"), "the page has no title to set"),
-    **dict.fromkeys(("PAGE_DESCRIPTION", "MAIN_PAGE_DESCRIPTION", "TABLE_PAGE_DESCRIPTION"), "the page has no text"),
-    **dict.fromkeys(("SERVER_SLEEP_TIME", "WS_RECEIVE_TIMEOUT", "SLACK_BOT_SLEEP_TIME"), "the hub has no such pause"),
-    **dict.fromkeys(
-        ("NVIDIA_SMI", "NVIDIA_SMI_PARSE_VER", "YAML_DIR", "YAML_NAME", "USE_HTTPS"),
-        "a setting of the senders, which keep it",
-    ),
-    **dict.fromkeys(("QUIET", "DEBUG"), "set when the hub is started"),
-}
-"""Settings without a counterpart, and why none is needed."""
-_KNOWN: Final = _SETTINGS.keys() | _NOT_NEEDED.keys() | _OTHERS | _WITH_WEBHOOK | _WITH_BOT
+_NOT_NEEDED: Final = frozenset(
+    (
+        *("IP", "SERVER_NAME", "PAGE_PER_HOST_NUM", "KEYWORD_CMD_PREFIX", "SERVER_INFO_MSG"),
+        *("SLACKBOT_MEMBER_JOINED_CHANNEL_MSG", "PAGE_TITLE", "MAIN_PAGE_TITLE", "TABLE_PAGE_TITLE"),
+        *("PAGE_DESCRIPTION", "MAIN_PAGE_DESCRIPTION", "TABLE_PAGE_DESCRIPTION", "SERVER_SLEEP_TIME"),
+        *("WS_RECEIVE_TIMEOUT", "SLACK_BOT_SLEEP_TIME", "NVIDIA_SMI", "NVIDIA_SMI_PARSE_VER", "YAML_DIR"),
+        *("YAML_NAME", "USE_HTTPS", "QUIET", "DEBUG"),
+    )
+)
+"""Settings without a counterpart: of the senders, of the old pages, or of the old server's own loops."""
+_KNOWN: Final = _SETTINGS.keys() | _NOT_NEEDED | _OTHERS | _WITH_WEBHOOK | _WITH_BOT
 _UNSAFE: Final = (
     "TOKEN is empty, so vesta takes every post. The hub needs a token: set one on the senders first; the old server "
     "takes any"
@@ -157,7 +150,7 @@ def read_settings(file: Path) -> ImportPlan:
     if not values.keys() & _KNOWN:
         raise UsageError(f"{file} is no settings file of vesta.", _LOOK)
     plan = ImportPlan()
-    reasons = dict(_NOT_NEEDED)
+    reasons = dict.fromkeys(_NOT_NEEDED, "the hub has no such setting, and needs none")
     if not _is_secret(values.get("SLACK_WEBHOOK", "")):
         reasons |= dict.fromkeys(_WITH_WEBHOOK, "no SLACK_WEBHOOK is set")
     if not _is_secret(values.get("SLACK_BOT_TOKEN", "")):

@@ -26,7 +26,7 @@ _TEXT_FORMATS: Final = {"DMY": "%d/%m/%Y %H:%M:%S", "MDY": "%m/%d/%Y %H:%M:%S", 
 
 class VestaHost(Struct, frozen=True):
     """One host as readers see it. `state` is None for one that has registered and not reported since the start,
-    `registered` for one whose sender is none of vesta's. `last_at` is when it last reported, also before the hub's
+    `registered` for one without a sender of vesta. `last_at` is when it last reported, also before the hub's
     start. `has_reported`: the fleet knows more of it than what was stored before the start."""
 
     name: str

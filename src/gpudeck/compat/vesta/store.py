@@ -1,5 +1,5 @@
 """The hub's database for vesta: the hosts whose senders have registered, and their posts and imported
-samples, at their own times, which `fetch_num` returns. A post becomes a report: a value that makes no sense is unknown.
+samples, at their own times, which `fetch_num` returns. A post becomes a report: an invalid value is unknown.
 """
 
 import asyncio
