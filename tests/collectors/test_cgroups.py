@@ -35,10 +35,6 @@ def read(root: Path, job: str = "8812") -> JobCgroup:
     return found
 
 
-def mount(*lines: str) -> str:
-    return "\n".join(f"{30 + at} 20 0:{at} / {line}" for at, line in enumerate(lines))
-
-
 @pytest.mark.parametrize(
     ("group", "path"),
     [
@@ -56,22 +52,22 @@ def mount(*lines: str) -> str:
         ),
     ],
 )
-def test_a_job_of_cgroup_v2(tmp_path: Path, group: str, path: str) -> None:
+@pytest.mark.parametrize("mount", ["sys/fs/cgroup", "host/sys/fs/cgroup", "sys/fs/cgroup/unified"])
+def test_a_job_of_cgroup_v2(tmp_path: Path, mount: str, group: str, path: str) -> None:
     files = {
-        "proc/self/mountinfo": mount("/sys/fs/cgroup rw - cgroup2 cgroup2 rw"),
         "proc/42/cgroup": f"0::{path}",
-        f"sys/fs/cgroup/{group}/cpu.stat": "usage_usec 12500000\nuser_usec 12000000\nsystem_usec 500000",
-        f"sys/fs/cgroup/{group}/memory.current": str(300 * MIB),
-        f"sys/fs/cgroup/{group}/memory.stat": f"anon 1\ninactive_file {100 * MIB}\nactive_file 7",
-        f"sys/fs/cgroup/{group}/memory.max": str(512 * MIB),
-        f"sys/fs/cgroup/{group}/cpu.max": "250000 100000",
-        f"sys/fs/cgroup/{group}/cpuset.cpus.effective": "0-3,8",
+        f"{mount}/{group}/cpu.stat": "usage_usec 12500000\nuser_usec 12000000\nsystem_usec 500000",
+        f"{mount}/{group}/memory.current": str(300 * MIB),
+        f"{mount}/{group}/memory.stat": f"anon 1\ninactive_file {100 * MIB}\nactive_file 7",
+        f"{mount}/{group}/memory.max": str(512 * MIB),
+        f"{mount}/{group}/cpu.max": "250000 100000",
+        f"{mount}/{group}/cpuset.cpus.effective": "0-3,8",
     }
     write(tmp_path, files)
     expected = JobCgroup("8812", 1000.0, 12.5, 200 * MIB, 2.5, 512 * MIB)
     assert read(tmp_path) == expected
-    write(tmp_path, {f"sys/fs/cgroup/{group}/{name}": "max 100000" for name in ("cpu.max",)})
-    write(tmp_path, {f"sys/fs/cgroup/{group}/memory.max": "max"})
+    write(tmp_path, {f"{mount}/{group}/{name}": "max 100000" for name in ("cpu.max",)})
+    write(tmp_path, {f"{mount}/{group}/memory.max": "max"})
     without = read(tmp_path)
     assert (without.cpu_limit_cores, without.memory_limit_bytes, without.reasons) == (5.0, None, {})
 
@@ -81,16 +77,12 @@ def test_a_pod_of_cgroup_v1(tmp_path: Path) -> None:
     write(
         tmp_path,
         {
-            "proc/self/mountinfo": mount(
-                "/sys/fs/cgroup/memory rw - cgroup cgroup rw,memory",
-                "/sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct",
-            ),
             "proc/42/cgroup": f"11:memory:/{group}/{'9c' * 32}\n2:cpu,cpuacct:/{group}/{'9c' * 32}\n0::/",
             f"sys/fs/cgroup/memory/{group}/memory.usage_in_bytes": str(300 * MIB),
             f"sys/fs/cgroup/memory/{group}/memory.stat": f"total_inactive_file {MIB}\nhierarchical_memory_limit {NONE}",
-            f"sys/fs/cgroup/cpu,cpuacct/{group}/cpuacct.usage": "2500000000",
-            f"sys/fs/cgroup/cpu,cpuacct/{group}/cpu.cfs_quota_us": "-1",
-            f"sys/fs/cgroup/cpu,cpuacct/{group}/cpu.cfs_period_us": "100000",
+            f"sys/fs/cgroup/cpuacct/{group}/cpuacct.usage": "2500000000",
+            f"sys/fs/cgroup/cpu/{group}/cpu.cfs_quota_us": "-1",
+            f"sys/fs/cgroup/cpu/{group}/cpu.cfs_period_us": "100000",
         },
     )
     assert read(tmp_path, "ml/train-0") == JobCgroup("ml/train-0", 1000.0, 2.5, 299 * MIB)
@@ -101,7 +93,6 @@ def test_what_cannot_be_read_has_its_reason_and_hides_nothing_else(tmp_path: Pat
     write(
         tmp_path,
         {
-            "proc/self/mountinfo": mount("/sys/fs/cgroup rw - cgroup2 cgroup2 rw"),
             "proc/42/cgroup": "0::/system.slice/slurmstepd.scope/job_8812/step_0",
             f"{group}/cpu.stat": "usage_usec nonsense",
             f"{group}/memory.current": str(MIB),
@@ -123,7 +114,6 @@ def test_they_are_read_every_half_minute_and_when_another_job_appears(tmp_path: 
     write(
         tmp_path,
         {
-            "proc/self/mountinfo": mount("/sys/fs/cgroup rw - cgroup2 cgroup2 rw"),
             "proc/42/cgroup": "0::/system.slice/slurmstepd.scope/job_8812/step_0",
             f"{group}/cpu.stat": "usage_usec 1000000",
         },

@@ -19,6 +19,8 @@ _NO_LIMIT = 2**60
 """Where cgroup v1 has no limit, it writes a number just below 2^63."""
 _CONTROLLERS = ("memory", "cpuacct", "cpu", "cpuset")
 _POD_UID = re.compile(r"pod([0-9a-f_-]{32,36})")
+_PLACES = ("/host/sys/fs/cgroup", "/sys/fs/cgroup")
+"""Where cgroups are mounted. The first is that of a container to which the host's are given (deploy/kubernetes)."""
 Groups = Mapping[str, tuple[str, bool]]
 """The folder of a job's group for each controller, and whether it is one of cgroup v2."""
 
@@ -31,7 +33,6 @@ class CgroupWatch:
         self._read_at: float | None = None
         self._jobs: set[str] = set()
         self._found: list[JobCgroup] = []
-        self._mounts: dict[str, list[str]] = {}
 
     def add_to(self, report: Report, now: float) -> Report:
         """The report with the cgroups of its jobs, the same list until they are read again. Never raises."""
@@ -42,26 +43,9 @@ class CgroupWatch:
                     pids.setdefault(process.job, process.pid)
         if pids.keys() - self._jobs or is_due(self._read_at, PAUSE_SECONDS, now):
             self._read_at, self._jobs = now, set(pids)
-            self._mounts = self._find_mounts() if pids else {}
             read = (self._read(job, pid, now) for job, pid in pids.items())
             self._found = [one for one in read if one is not None]
         return replace(report, job_cgroups=self._found) if self._found else report
-
-    def _find_mounts(self) -> dict[str, list[str]]:
-        """Where each controller of v1, and v2 (""), is mounted: a container may see its own groups and the host's."""
-        mounts: dict[str, list[str]] = {}
-        try:
-            lines = read_text(f"{self._root}/proc/self/mountinfo", 1024 * 1024).splitlines()
-        except OSError:
-            return mounts
-        for line in lines:
-            place, _, about = line.partition(" - ")
-            words, (kind, _, options) = place.split(), (*about.split(" ", 2), "", "")[:3]
-            if len(words) > 4 and kind in {"cgroup", "cgroup2"}:
-                controllers = options.split()[-1].split(",") if kind == "cgroup" and options else []
-                for name in {*_CONTROLLERS}.intersection(controllers) if kind == "cgroup" else ("",):
-                    mounts.setdefault(name, []).append(self._root + words[4])
-        return mounts
 
     def _read(self, job: str, pid: int, now: float) -> JobCgroup | None:
         """None of a process that has just ended."""
@@ -100,7 +84,7 @@ class CgroupWatch:
             _, controllers, path = (*line.split(":", 2), "", "")[:3]
             group = find_job_group(path)
             for name in controllers.split(",") if group is not None else ():
-                folder = self._find_folder(self._mounts.get(name, ()), group or "")
+                folder = self._find_folder(name, group or "")
                 if folder is None:
                     continue
                 # On a machine with both, what v1 has v2 does not.
@@ -108,7 +92,10 @@ class CgroupWatch:
                     found[controller] = folder, not name
         return found
 
-    def _find_folder(self, mounts: "list[str] | tuple[()]", group: str) -> str | None:
+    def _find_folder(self, controller: str, group: str) -> str | None:
+        """`controller` is empty for v2."""
+        names = (controller,) if controller else ("", "unified")
+        mounts = [f"{self._root}{place}/{name}".rstrip("/") for place in _PLACES for name in names]
         for mount in mounts:
             if os.path.isdir(mount + group):  # noqa: PTH112 - as in sysfs
                 return mount + group

@@ -1,7 +1,7 @@
 """The simulated fleet, and one of its hosts as an ordinary collector."""
 
 from collections.abc import Sequence
-from math import ceil, cos, nan, pi
+from math import ceil, nan
 
 from gpudeck.collectors.base import Collector
 from gpudeck.collectors.simulated.chance import draw, uuid_name, wave
@@ -34,7 +34,6 @@ _CPU_SHARES: dict[Kind, float] = {"training": 0.9, "loader": 0.95, "notebook": 0
 """Which part of its threads a job uses over its time."""
 # What one thread of a job fetches over the network while its GPU is fully used.
 FETCH_BYTES_PER_SECOND = 3e6
-CHECKPOINT_BYTES_PER_SECOND = 2.5e8
 _HOT_EVERY_S = 6 * 3600
 """How often a blocked fan is looked at: when it gets too hot is not settled beforehand."""
 
@@ -76,21 +75,17 @@ def _demand(salt: int, stretches: Sequence[LoadSegment], t: float) -> tuple[floa
             threads += work.threads * (0.15 + 0.85 * (level > 0))
             ram += work.ram_bytes * min(1.0, (t - run.start + BEAT_S) / (BEAT_S + work.ramp_s))
             receive += fetched
-            # Whether it is in one of the pauses in which a training writes a checkpoint.
-            is_saving = run.kind == "training" and level == work.rest_level and stretch.start >= run.start + work.load_s
-            transmit += CHECKPOINT_BYTES_PER_SECOND if is_saving else 0.05 * fetched
+            transmit += 0.05 * fetched
     return threads, ram, receive, transmit
 
 
 def _cgroup(run: SimulatedJob, t: float) -> JobCgroup:
-    """What it uses goes up and down in ten minutes."""
     gpus, elapsed = len(run.slots), t - run.start
-    busy = elapsed + 0.3 * (1 - cos(2 * pi * elapsed / 600.0)) * 600.0 / (2 * pi)
     grown = min(1.0, (elapsed + BEAT_S) / (BEAT_S + run.work.ramp_s))
     return JobCgroup(
         run.job or "",
         t,
-        cpu_seconds=round(gpus * run.work.threads * _CPU_SHARES[run.kind] * busy, 3),
+        cpu_seconds=round(gpus * run.work.threads * _CPU_SHARES[run.kind] * elapsed, 3),
         memory_used_bytes=int(gpus * run.work.ram_bytes * grown),
         cpu_limit_cores=gpus * 2.0 * ceil(run.work.threads),
         memory_limit_bytes=gpus * 64 * _GIB,
