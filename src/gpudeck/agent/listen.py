@@ -49,12 +49,12 @@ STALE_SECONDS = 10.0
 
 
 def write_metrics(envelope: Envelope, now: float) -> str:
-    """The report in Prometheus' text format. What was read too long ago is left out but for its age."""
+    """The report in Prometheus' text format. An outdated report has its age only."""
     host = {"host": envelope.host}
     about = host | {"version": envelope.agent_version, "simulated": str(envelope.simulated).lower()}
     age = round(max(0.0, now - envelope.collected_at), 3)
     lines = [
-        *exposition.write_family("gpudeck_agent_info", "gauge", "The agent that says this", [(about, 1)]),
+        *exposition.write_family("gpudeck_agent_info", "gauge", "The version of the agent", [(about, 1)]),
         *exposition.write_family(
             "gpudeck_report_age_seconds", "gauge", "How long ago this host was read", [(host, age)]
         ),
@@ -214,7 +214,7 @@ class ListenToken:
         seen = file_stamp(self._file)
         if seen == self._seen and self._digest:
             return
-        # Noted first: a file that has become unreadable is complained of once, not at each question.
+        # Noted first: a file that has become unreadable is logged once, not with each request.
         self._seen = seen
         self._digest = _digest(read_token(self._file, _COPY, _COPY))
 
@@ -452,7 +452,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """What parse_request finds wrong, in the one shape of errors."""
+        """An error of parse_request as JSON."""
         self.close_connection = True
         phrase = HTTPStatus(code).phrase
         self._write(answer_error(code, phrase.lower().replace(" ", "_"), (message or phrase)[:200]))

@@ -1,7 +1,7 @@
 """Lock files in a folder shared by the processes of this machine, for coordination without a hub.
 
-The kernel releases a lock when its process ends. One says which hub the agent of this machine reports to: `gpudeck
-wait` asks here. In the folder for locks every user can write: only root's and the user's own are trusted.
+The kernel releases a lock when its process ends. One file names the hub of this machine's agent, for `gpudeck wait`. In
+the folder for locks every user can write: only root's and the user's own are trusted.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _READ: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def lock_folder() -> Path:
-    """Where all users of this machine meet; a folder of one's own where there is none. Raises GpudeckError."""
+    """The folder for locks of all users of this machine, else one of this user. Raises GpudeckError."""
     places = find_places()
     for place in places:
         with contextlib.suppress(OSError):

@@ -40,8 +40,8 @@ class ReportTime(Struct, frozen=True, gc=False):
     boottime: float | None = None
 
     def sent_at(self, wall: float, boottime: float) -> float:
-        """What `Gpudeck-Sent-At` says at a moment of both clocks: `collected_at` and the time that has passed since,
-        however the wall clock was set meanwhile. Only for an earlier boot the wall clock has to do."""
+        """The value of `Gpudeck-Sent-At`: `collected_at` and the time that has passed since, whatever the wall clock
+        was set to meanwhile. For a report of an earlier boot, the wall clock is used."""
         if self.wall is None:
             return wall
         if self.boottime is not None and boottime >= self.boottime:
@@ -241,8 +241,7 @@ class Outbox:
             self._changed.notify()
 
     def wait_for_first(self, timeout: float) -> bool:
-        """Whether a report has been put, which may take `timeout` seconds. What an agent before this one left is not
-        meant."""
+        """Whether a report has been put, within `timeout` seconds. Reports of an earlier agent do not count."""
         with self._changed:
             return self._changed.wait_for(lambda: self._has_begun, timeout)
 
@@ -371,7 +370,7 @@ class Outbox:
                     self._sent.append(spool_id)
 
     def _load(self, found: list[_WaitingReport]) -> None:
-        """What an agent before this one has not sent goes in front of the backlog."""
+        """Reports that an earlier agent has not sent go in front of the backlog."""
         with self._changed:
             self._waiting = dict(enumerate(found, -len(found))) | self._waiting
             self._bytes += sum(entry.size for entry in found)

@@ -109,7 +109,7 @@ class Sender:
         self.refused = 0
 
     def run(self, stop: threading.Event) -> None:
-        # What an earlier run left waits until there is something newer to go before it.
+        # Reports of an earlier run wait for the first new one, which is sent before them.
         while not stop.is_set() and not self._outbox.wait_for_first(0.5):
             pass
         while not stop.is_set():

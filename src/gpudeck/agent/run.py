@@ -1,6 +1,6 @@
 """Start an agent: collectors → report loop → outbox → sender, or the HTTP server that hubs ask, until it is stopped.
 
-One agent usually reports one host; a simulated fleet is many hosts in one loop, each at its own moment.
+One agent usually reports one host; a simulated fleet is many hosts in one loop, each with its own time.
 """
 
 import contextlib
@@ -130,7 +130,7 @@ class ReportLoop(Struct, eq=False):
     pulse_pause: float | None = None
 
     def run(self, stop: threading.Event) -> None:
-        """Every reporter at once first, so that the hub shows something; then each at its own moment."""
+        """All reporters at once first, so that the hub shows something; then each at its own time."""
         for reporter in self.reporters:
             self._send(reporter)
             if stop.is_set():
@@ -219,7 +219,8 @@ def run_agent(
 
 
 def open_outbox(settings: AgentSettings, host: str, simulate: int | None) -> Outbox:
-    """Where reports wait. With a folder they wait on disk across a restart and a reload of the settings."""
+    """The queue of unsent reports. With a folder they are kept on disk across a restart and a reload of the
+    settings."""
     is_kept = simulate is None and settings.outbox_dir not in {None, "none"}
     spool = Spool(Path(settings.outbox_dir or "") / f"{host}.db", boot_id()) if is_kept else None
     # A simulated fleet has no past worth keeping: where the machine is too slow for it, one report a host may wait.
@@ -297,8 +298,8 @@ def _open_outputs(
     *,
     make_posts: MakePosts | None,
 ) -> tuple[list[ReportReceiver], list[threading.Thread]]:
-    """Where reports go, and the threads that see to it. Everything that may be refused is opened first, then started;
-    each is stopped when `parts` are closed."""
+    """The receivers of reports, and their threads. Everything that may fail is opened first, then started; all are
+    stopped when `parts` are closed."""
     takers: list[ReportReceiver] = []
     threads: list[threading.Thread] = []
     names = _names(reporters)
@@ -381,7 +382,7 @@ def _listening(
 
 
 def report_once(settings: AgentSettings, *, simulate: int | None, seed: int) -> bytes:
-    """One report of this machine, as JSON for people. What needs two looks, such as rates, is unknown in it."""
+    """One report of this machine, as JSON for people. Rates, which need two readings, are unknown in it."""
     reporter = _this_machine(settings) if simulate is None else _simulated(simulate, seed)[0]
     with contextlib.closing(reporter):
         report = reporter.report(time.time(), settings.interval)
@@ -433,8 +434,8 @@ def _wait_for_parent(stop: Callable[[], None]) -> None:
 
 
 def push_once(settings: AgentSettings, *, every: float | None = None) -> str:
-    """What was done, in a line. `every` is after how many seconds the next report comes: with it the hub knows when
-    this host is late. Raises UsageError, Unreachable, and GpudeckError when the hub refuses the report."""
+    """A line with the result. `every` is the time in seconds until the next report, from which the hub knows when this
+    host is late. Raises UsageError, Unreachable, and GpudeckError when the hub refuses the report."""
     hub = rank_hubs(settings.hubs or DEFAULT_HUB, machine_id() or host_name())
     settings = msgspec.structs.replace(settings, hub=hub, listen=None, interval=every or EVERY)
     check_settings(settings, None)
@@ -442,7 +443,7 @@ def push_once(settings: AgentSettings, *, every: float | None = None) -> str:
     machine = read_once(settings)
     reporter = Reporter(settings.name or host_name(), machine_id(), lambda _: boot_id(), machine)
     with contextlib.closing(reporter):
-        # Rates, such as how busy the CPU is, lie between two looks.
+        # Rates, such as the CPU's utilization, need two readings.
         machine.collect(time.time())
         time.sleep(_CHECK_SECONDS)
         report = reporter.report(time.time(), settings.interval)

@@ -1,4 +1,4 @@
-"""What an operator decides about the agent."""
+"""The settings of the agent."""
 
 import re
 from typing import Annotated

@@ -119,7 +119,7 @@ def reload_settings(
     rehearse: Callable[[AgentSettings, AgentSettings], None],
     supervisor: SystemdNotifier,
 ) -> AgentSettings | None:
-    """Settings that count from now on; None where those from before stay. The caller says ready once it runs with them.
+    """The new settings, or None to keep those from before. The caller calls `ready` once it runs with them.
     `read` gives the settings as they are written now, `rehearse` tries them against `before`; both raise UsageError."""
     supervisor.reloading()
     try:

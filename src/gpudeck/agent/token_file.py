@@ -15,7 +15,7 @@ from gpudeck.agent.push import read_token
 from gpudeck.model.errors import UsageError
 
 _CANNOT_LINK = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
-"""What file systems without hard links answer."""
+"""Errors of file systems without hard links."""
 
 
 def ensure_token(file: Path) -> str:

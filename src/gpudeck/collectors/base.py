@@ -1,4 +1,4 @@
-"""What a collector is, its settings, the registry of GPU collectors, and what all of them measure with.
+"""The interface of a collector, its settings, the registry of GPU collectors, and the parts that all of them use.
 `package.module:factory` names a collector that is not built in."""
 
 import importlib
@@ -60,7 +60,7 @@ class Collector(Protocol):
 
 
 class KubernetesSettings(Struct, frozen=True, omit_defaults=True):
-    """What the agent reads of Kubernetes on a node of it."""
+    """Which information the agent reads on a node of Kubernetes."""
 
     socket: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
     """The kubelet's PodResources socket. It is read if its folder exists; empty: never."""
@@ -131,7 +131,7 @@ def find_factory(name: str) -> Factory:
 
 
 def plugin_names() -> list[str]:
-    """Of the collectors of installed plugins."""
+    """The names of the collectors of installed plugins."""
     return [name for name in find_plugins("collectors") if name not in COLLECTORS]
 
 
@@ -147,7 +147,7 @@ class Measured(NamedTuple):
     unknown: dict[str, str]
 
     def take(self, name: str, value: Number | None, reason: str = NO_VALUE) -> None:
-        """Note a metric of a GPU. What is None or out of range, as a driver's "not available" is, becomes unknown."""
+        """Set a metric of a GPU. None and values out of range, such as a driver's "not available", become unknown."""
         low, high, is_whole, round_ = _RULES[name]
         if value is None or not low <= value <= high:
             self.unknown[name] = reason
@@ -157,14 +157,14 @@ class Measured(NamedTuple):
             self.unknown.pop(name, None)
 
     def add_up_memory(self, used: list[int | None]) -> None:
-        """Where GPU and host share memory the driver gives no figure: what the processes use is what is used."""
+        """Use the sum of the processes if the driver has no figure, as for a GPU that shares the host's memory."""
         known = [memory for memory in used if memory is not None]
         if known and len(known) == len(used) and self.unknown.get("memory_used_bytes") in {UNSUPPORTED, NO_VALUE}:
             self.take("memory_used_bytes", sum(known))
 
 
 class IdleWatch:
-    """Seconds without work by GPU, as far as they were watched."""
+    """Seconds without work by GPU. Gaps between readings do not count."""
 
     def __init__(self) -> None:
         self._idle_seconds: dict[str, float] = {}

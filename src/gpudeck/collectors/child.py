@@ -164,7 +164,7 @@ class ChildCollector:
         if child is None or child.requested_at is None:
             return
         if self._receive(child, 0.0) is not None:
-            self._silent_since = None  # late, so it says nothing about now
+            self._silent_since = None  # a late answer is outdated: it is dropped
             return
         if self._clock() - child.requested_at >= self._kill_after:
             self._kill()

@@ -124,9 +124,9 @@ def ask_runtime(path: str, resource: str, timeout: float) -> bytes:
 
 
 class Placement(Struct, frozen=True):
-    """What a process's groups tell of it. `container` is the innermost one: an id of 64 digits, or a name (LXC);
-    `within` the one around it. `session_uid` is whose login session, or rootless container, this is. `sluid` is Slurm's
-    other name of a job."""
+    """The container, pod, job and session that a process's cgroups name. `container` is the innermost one: an id of 64
+    digits, or a name (LXC); `within` the one around it. `session_uid` is whose login session, or rootless container,
+    this is. `sluid` is Slurm's other name of a job."""
 
     container: str | None = None
     within: str | None = None

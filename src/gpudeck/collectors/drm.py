@@ -48,7 +48,7 @@ OF_ROCM = "the kernel does not count the time of ROCm's work by process"
 _CHECK_SECONDS = 15.0
 # The management controller of the card fills the table: a little less than ten seconds, as of NVML's expensive values.
 _TABLE_SECONDS = 9.5
-# ROCm opens every GPU, which costs page tables on each; KFD's own figure says on which of them something is held.
+# ROCm opens every GPU, which takes memory for page tables on each; KFD's own figure shows which of them are used.
 _OPENED_BYTES = 16 * 2**20
 
 

@@ -51,7 +51,7 @@ _THROTTLING: Final = {
     "throttled_hardware": 0xF << 44,
 }
 TABLE_METRICS: Final = frozenset({"energy_joules", *_THROTTLING})
-"""What amdgpu has in its table only."""
+"""Metrics that amdgpu has in its table only."""
 
 
 class _Layout(NamedTuple):

@@ -19,7 +19,7 @@ _SEARCH_SECONDS = 5.0
 _FOLDER = "/dev/dri/"
 _MAX_BYTES = 2**53
 _UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-# What lies in the GPU's own memory: `vram` of amdgpu, `vram0` of xe, `local0` of i915.
+# Regions in the GPU's own memory: `vram` of amdgpu, `vram0` of xe, `local0` of i915.
 _REGION = re.compile(r"drm-(resident|memory|total)-((?:vram|local)[0-9]*)")
 # `resident` is what is there; `memory` is its old name; `total` has what is put elsewhere or not yet made, too.
 _KINDS = ("resident", "memory", "total")
@@ -129,7 +129,8 @@ class ClientSearch:
 
 
 def parse_client(text: str, pid: int, key: str) -> DrmClient | None:
-    """What an fdinfo file says; None where it is not that of a GPU on the PCI bus. `key` is for drivers without ids."""
+    """The client of an fdinfo file; None if it is not that of a GPU on the PCI bus. `key` is for drivers without
+    ids."""
     lines = (line.partition(":") for line in text.splitlines() if line.startswith("drm-"))
     fields = {name: value.strip() for name, _, value in lines}
     address = fields.get("drm-pdev")
@@ -175,8 +176,8 @@ def _parse_count(text: str) -> int | None:
 
 
 def find_kfd_memory(sys: str) -> dict[str, dict[int, int | None]]:
-    """What ROCm's processes hold, by PCI address and pid; None where it is unknown. KFD lists a process for every GPU
-    that it could use: one that holds 0 there is not on that GPU."""
+    """The memory that ROCm's processes hold, by PCI address and pid; None if it is unknown. KFD lists a process for
+    every GPU that it could use: one that holds 0 there is not on that GPU."""
     kfd = f"{sys}/class/kfd/kfd"
     pids = [int(name) for name in list_names(f"{kfd}/proc") if name.isdecimal()]
     held: dict[str, dict[int, int | None]] = {}

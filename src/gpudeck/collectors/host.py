@@ -87,8 +87,8 @@ class Network:
         return rates_between(before[1], totals, now - before[0])
 
     def find_addresses(self, files: HostFiles) -> dict[str, str]:
-        """Where others may reach this machine, each with the name of its interface: no loopback, no link-local address,
-        none of a virtual bridge. Empty where that cannot be read."""
+        """The addresses at which others may reach this machine, with the names of their interfaces: no loopback, no
+        link-local address, none of a virtual bridge. Empty if they cannot be read."""
         try:
             self._read_totals(files)  # raises where nothing of the host's network is seen
             found: tuple[tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, str], ...]
@@ -170,7 +170,7 @@ def _swap(digits: str) -> int:
 _KINDS = re.compile(
     r"ext[234]|xfs|btrfs|bcachefs|f2fs|zfs|nfs4?|lustre|beegfs\w*|gpfs|ceph|wekafs|fuse\.(?:ceph\S*|glusterfs)"
 )
-# What the system and its container runtimes mount for themselves.
+# Mounts of the system and of its container runtimes.
 _NOT_FOR_DATA = re.compile(
     r"/(?:boot|dev|etc|proc|run|snap|sys|usr|var/lib/(?:containerd|containers|docker|kubelet))(?:/.*)?"
 )
@@ -249,9 +249,9 @@ class Disks:
 
 
 def find_data_mounts(mountinfo: str) -> list[str]:
-    """Where data is mounted, each file system once, by its shortest path; `/` and what lies on it are left out."""
+    """The mount points of data, each file system once, by its shortest path, without that of `/`."""
     mounts = [mount for line in mountinfo.splitlines() if (mount := _parse(line)) is not None]
-    # What is mounted later on the same folder covers what was there.
+    # A later mount on the same folder hides the earlier one.
     visible = {mount.point: mount for mount in mounts}
     root_devices = {mount.device for mount in visible.values() if mount.point == "/"}
     chosen: dict[str, _Mount] = {}
@@ -386,7 +386,7 @@ class HostCollector(Collector):
 
 
 def find_container(files: HostFiles = _THIS_MACHINE) -> str | None:
-    """What kind of container these files are of, or None on a host or a virtual machine."""
+    """The kind of container that these files belong to; None for a host or a virtual machine."""
     # With the machine's first namespaces of processes and mounts it is all ours: a virtual machine that was made from
     # a container's image still has the image's marks.
     mounts = files.link("/proc/self/ns/mnt")

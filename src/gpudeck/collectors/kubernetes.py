@@ -42,13 +42,13 @@ _GPU_RESOURCE: Final = re.compile(r"nvidia\.com/(?:gpu|mig-)|amd\.com/gpu|gpu\.i
 _REPLICA: Final = re.compile(r"(?:::\d+|/vgpu\d+)$")
 _UUID: Final = re.compile(r"(?:GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{27}(?:/\d+/\d+)?", re.IGNORECASE)
 _INSTANCE_OF: Final = re.compile(r"MIG-(GPU-[0-9a-f-]{36})/\d+/\d+|(nvidia\d+)/gi\d+", re.IGNORECASE)
-"""Of drivers before 470, and of Google's device plugin: only the board is known here."""
+"""Ids of drivers before 470 and of Google's device plugin: only the board is known."""
 _HAMI_SLOT: Final = re.compile(r"GPU-[0-9a-f-]{36}-\d+", re.IGNORECASE)
 _NOT_READ_YET: Final = "the kubelet has not been read yet"
 
 
 class PodDetails(Struct, frozen=True):
-    """What the API server knows of a pod. `containers` are the names by the short ids that its processes show; `hami`
+    """A pod as the API server describes it. `containers` are the names by the short ids that its processes show; `hami`
     are the GPUs of HAMi's annotation, the boards among them that are divided with a trailing `[]`."""
 
     uid: str
@@ -62,7 +62,7 @@ class PodDetails(Struct, frozen=True):
 
 
 class DeviceNames(Struct, frozen=True):
-    """What a driver says of a device: its UUID, that of its board, its PCI address. None is unknown."""
+    """The names of a device in its resource slice: its UUID, that of its board, its PCI address. None is unknown."""
 
     uuid: str | None = None
     board: str | None = None
@@ -129,8 +129,9 @@ class GpuFinder:
 
 
 class PodReading(Struct, frozen=True):
-    """What was read at one time. `is_current`: the API server has just said what it knows of the pods, so that one it
-    calls finished is. `problem` is why it could not be asked. `is_cordoned`: no new pod starts on the node."""
+    """The devices and pods that were read at one time. `is_current`: the API server has just listed the pods, so that
+    those it calls finished are. `problem` is why it could not be asked. `is_cordoned`: no new pod starts on the
+    node."""
 
     containers: Sequence[ContainerDevices] = ()
     pods: Mapping[PodName, PodDetails] = field(default_factory=dict)
@@ -299,7 +300,7 @@ class PodWatch:
 
 
 def _may_exist(folder: str) -> bool:
-    """Also where it is not permitted to look: that shows when the socket is opened."""
+    """True also without permission to look: opening the socket then shows the problem."""
     try:
         return stat.S_ISDIR(os.stat(folder).st_mode)  # noqa: PTH116 - as above
     except PermissionError:
@@ -309,7 +310,7 @@ def _may_exist(folder: str) -> bool:
 
 
 def name_process(process: Process, pod: PodName, about: PodDetails) -> Process:
-    """The process of that pod with its names instead of ids, and the pod's user where a label says who that is."""
+    """The process with the names of its pod and container instead of ids, and with the user of the pod's label."""
     shown = "/".join(pod)[:256]
     container = about.containers.get(process.container or "", process.container)
     evidence = (process.evidence or "").replace(about.uid, shown)

@@ -48,7 +48,7 @@ class _CollectorState:
         self._asked_at: float | None = None
 
     def read(self, now: float) -> Report:
-        """What this collector has to say now. Never raises."""
+        """The collector's report, or a report of its failure. Never raises."""
         is_absent = self._failure is not None and self._failure.kind is Absent
         if is_absent and not is_due(self._asked_at, _ABSENT_SECONDS, now):
             return self._stand_in()
@@ -94,7 +94,7 @@ class _CollectorState:
         return replace(report, gpus=[*report.gpus, *missing]) if missing else report
 
     def _stand_in(self) -> Report:
-        """What is said for a collector that cannot be read: everything it knew is unknown now."""
+        """The report for a collector that cannot be read: all values it had are unknown."""
         failure = self._failure
         if failure is None:
             return Report()
@@ -135,7 +135,7 @@ class MachineCollector:
         return replace(report, gpus=[self._add_faults(gpu, now) if _is_gone(gpu) else gpu for gpu in report.gpus or ()])
 
     def _add_faults(self, gpu: GpuReading, now: float) -> GpuReading:
-        """What the log says of a GPU that is gone, where it says more than its collector could."""
+        """Adds the faults in the log to a missing GPU, if there are more than its collector reported."""
         events = self._xids.events_of(gpu.uuid, gpu.pci_address, now) if self._xids is not None else []
         return replace(gpu, events=events) if len(events) > len(gpu.events) else gpu
 
@@ -148,7 +148,7 @@ class MachineCollector:
 
 
 def combine(parts: Sequence[Report]) -> Report:
-    """One report of partial ones. Where two say the same thing the first one counts; a value counts before a reason."""
+    """One report of partial ones. If two have the same value, the first one counts; a value counts before a reason."""
     lists = [part.gpus for part in parts if part.gpus is not None]
     reasons = [part.gpus_reason for part in parts if part.gpus_reason]
     metrics = {name: value for part in reversed(parts) for name, value in part.metrics.items()}
@@ -188,7 +188,7 @@ def watch_this_machine(settings: CollectorSettings, spawn: Spawn = spawn_child) 
 
 
 def read_once(settings: CollectorSettings) -> MachineCollector:
-    """The same for a single reading, with the patience of a person: what may hang in a driver is read in a fork."""
+    """The same for a single reading that a person waits for: longer deadlines, and forks instead of new processes."""
     read_in_forks = (
         ChildCollector(name, settings, deadline=_ONCE_DEADLINE, spawn=fork_child)
         for name in ("nvml", "drm", *plugin_names())
@@ -220,6 +220,6 @@ def _is_gone(gpu: GpuReading) -> bool:
 
 
 def _as_missing(gpu: GpuReading, reason: str) -> GpuReading:
-    """Which one it is, and its faults, stay known."""
+    """The identity and the faults of the GPU are kept."""
     unread = {"processes": None, "processes_reason": None, "idle_seconds": None}
     return replace(gpu, missing=reason, metrics={}, unknown={}, **unread)

@@ -1,8 +1,8 @@
 """A whole machine through nvidia-smi: GPUs, processes, their owners and the host's metrics, in one round trip.
 
-Used over SSH. NVLink, energy, PCIe throughput and
-per-process utilization are not read this way. A field without a number is unknown, with its reason; nvidia-smi prints
-errors between the rows, so a line that is not a GPU's is kept as a complaint. The labels of `-q -d PIDS,ROW_REMAPPER`
+Used over SSH. NVLink, energy, PCIe throughput and per-process utilization are not read this way. A field without a
+number is unknown, with its reason; nvidia-smi prints
+errors between the rows, so a line that is not a GPU's is reported as a problem. The labels of `-q -d PIDS,ROW_REMAPPER`
 have not changed from driver 450 to 580.
 """
 

@@ -1,8 +1,8 @@
 """NVIDIA GPUs, read through NVML by nvidia-ml-py.
 
-What is asked on which beat is decided in `nvml_board`. Nothing here sleeps, but any call may hang in a sick driver: run
-it in a child (`child.py`). A GPU that falls off the bus stays in the inventory, missing; a reloaded driver is opened
-again on the next reading.
+`nvml_board` decides which calls are made on which beat. Nothing here sleeps, but any call may hang in a sick driver:
+run it in a child (`child.py`). A GPU that falls off the bus stays in the inventory, missing; a reloaded driver is
+opened again on the next reading.
 
 On laptops and other hybrid machines the kernel puts unused GPUs to sleep, and any call of NVML wakes them: `SleepWatch`
 leaves NVML alone while all of them sleep.
@@ -30,7 +30,7 @@ from gpudeck.model.report import GpuReading, Report
 
 ASLEEP = "asleep: reading it would wake it"
 
-# A little less than five seconds and a minute, so that a beat that comes a moment early is not left out.
+# A little less than five seconds and a minute, so that a slightly early beat counts.
 _CHECK_SECONDS = 4.5
 _LIST_SECONDS = 59.5
 _NVIDIA, _DISPLAY_CLASS = "0x10de", "0x03"
@@ -76,7 +76,7 @@ class SleepWatch:
         return all(self._read(address, name) == word for address in self._addresses)
 
     def _list_addresses(self) -> list[str]:
-        """Those that the NVIDIA driver has: one that was given to a virtual machine is no concern of NVML's."""
+        """The GPUs of the NVIDIA driver. NVML does not see one that was passed to a virtual machine."""
         return [
             address
             for address in list_names(f"{self._root}/proc/driver/nvidia/gpus")
@@ -179,11 +179,11 @@ class NvmlCollector:
         self._xids.stop_listening(self._nvml)
         for board in self._boards.values():
             board.close(self._nvml)
-        with contextlib.suppress(self._nvml.NVMLError):  # a driver that is gone needs no goodbye
+        with contextlib.suppress(self._nvml.NVMLError):  # the driver may be gone
             self._nvml.nvmlShutdown()
 
     def _knows_sleepers(self) -> bool:
-        """Whether the GPUs can be identified without NVML. Where the kernel does not know them they are woken once."""
+        """Whether the GPUs can be identified without NVML. If the kernel does not know them, they are woken once."""
         for gpu in [] if self._boards else self._sleep.find_gpus():
             self._boards[gpu.uuid] = self._make_board(gpu)
         if not self._boards:

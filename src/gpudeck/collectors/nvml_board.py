@@ -1,8 +1,8 @@
 """One NVIDIA board of the inventory: its readings by interval, its MIG instances, and the processes on them.
 
 A MIG instance has memory and processes of its own, its board's temperature and clocks, and a utilization only with GPM.
-Cheap calls are made on every beat, expensive ones every ten seconds. What a board does not support is retried once a
-minute: a refusal can cost much more than an answer.
+Cheap calls are made on every beat, expensive ones every ten seconds. Unsupported calls are retried once a minute: a
+refusal can cost much more than an answer.
 """
 
 from collections import Counter
@@ -87,7 +87,7 @@ LINK_READINGS = (
     NvmlReading(("nvlink_error_count", "nvlink_error_link"), _read_nvlink_errors),
     NvmlReading(("temperature_margin_celsius",), _read_margin),
 )
-"""What shows a fault before it stops work. The best that NVML says of PCIe is that of card and slot together."""
+"""Signs of a fault before it stops work. The maximum of the PCIe link is that of card and slot together."""
 
 
 # Version 3 of the lists, then 2, each with its own layout: drivers 535.43 to 535.86 scramble the pids of one that is
@@ -103,7 +103,7 @@ _RESUME_SECONDS = 60.0
 
 UNDER_MIG = "not measured by process on a GPU in MIG mode"
 NOT_YET = "not measured yet: it is read every few seconds"
-# A little less than ten seconds and a minute, so that a beat that comes a moment early is not left out.
+# A little less than ten seconds and a minute, so that a slightly early beat counts.
 _SLOW_SECONDS = 9.5
 _EXPLORE_SECONDS = 59.5
 
@@ -130,9 +130,9 @@ def read_uses(nvml: Any, handle: Any) -> tuple[list[ProcessUse] | None, str | No
 
 
 class ProcessLoads(Struct):
-    """How hard the processes of one board worked. `percents` has those that did anything, None where the driver said
-    nonsense; `listed` all that were there: who is listed and did nothing was idle. `seen_at` is the driver's own time
-    of the newest sample, in microseconds."""
+    """The utilization by process of one board. `percents` has the active processes, with None for an invalid value;
+    `listed` has all processes: the others were idle. `seen_at` is the driver's own time of the newest sample, in
+    microseconds."""
 
     percents: dict[int, int | None] = field(default_factory=dict)
     listed: frozenset[int] = frozenset()

@@ -20,9 +20,9 @@ LIB_RM_VERSION_MISMATCH, NO_DATA, ARGUMENT_VERSION_MISMATCH, NOT_READY, GPU_NOT_
 RELOADED = frozenset({UNINITIALIZED, DRIVER_NOT_LOADED, LIB_RM_VERSION_MISMATCH})
 """Nothing can be read before the driver is opened again."""
 FATAL = RELOADED | {GPU_IS_LOST, RESET_REQUIRED, GPU_NOT_FOUND}
-"""Nothing can be read of the device that said so."""
+"""Nothing can be read of the device that returned it."""
 NO_SUCH_INSTANCE = frozenset({NOT_FOUND, INVALID_ARGUMENT})
-"""Of a MIG instance: there is none, or none any more."""
+"""There is no such MIG instance, or no longer."""
 
 TOO_OLD = "the driver is too old to report it"
 NEEDS_HOPPER = "needs a Hopper GPU or newer"
@@ -60,7 +60,7 @@ def explain(error: Any) -> str:
 
 
 def call_newest(nvml: Any, names: tuple[str, ...], handle: Any) -> Any:
-    """What the first of these functions says that the driver has; raises what it raises."""
+    """The result of the first of these functions that the driver has. Raises NVMLError."""
     for name in names[:-1]:
         try:
             return getattr(nvml, name)(handle)
@@ -175,7 +175,7 @@ READINGS = (
     NvmlReading(("performance_state",), lambda nvml, gpu: (nvml.nvmlDeviceGetPerformanceState(gpu),)),
     NvmlReading(("throttled_power", "throttled_thermal", "throttled_hardware"), _read_throttling),
 )
-"""What changes from beat to beat, and is cheap enough for every one."""
+"""Values that change from beat to beat, and are cheap enough for every beat."""
 SLOW_READINGS = (
     NvmlReading(("power_limit_watts",), lambda nvml, gpu: (nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,)),
     NvmlReading(("ecc_corrected_count",), _read_ecc("CORRECTED")),
@@ -184,7 +184,7 @@ SLOW_READINGS = (
     NvmlReading(("nvlink_active_count", "nvlink_inactive_count"), _read_links),
     NvmlReading(("energy_joules",), lambda nvml, gpu: (nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1000,)),
 )
-"""What hardly ever changes, or is dear: read every few seconds; until then the last value stays."""
+"""Values that seldom change or are expensive: read every ten seconds, and kept in between."""
 PCIE = NvmlReading(("pcie_receive_bytes_per_second", "pcie_transmit_bytes_per_second"), _read_pcie)
 """Read along with the slow ones, if `pcie_throughput` is set."""
 

@@ -1,6 +1,6 @@
-"""What the engines of an NVIDIA GPU did: NVML's GPU performance monitoring (GPM), on Hopper and newer.
+"""The activity of the engines of an NVIDIA GPU: NVML's GPU performance monitoring (GPM), on Hopper and newer.
 
-Metrics are what happened between two samples: each sample is compared with the one before. No profiler is locked out.
+Metrics are differences of two samples: each sample is compared with the one before. No profiler is locked out.
 On an H200 with driver 580 a sample takes 0.3 ms, and the metrics of two samples 1.4 to 7.8 ms.
 """
 
@@ -16,7 +16,7 @@ NOT_WANTED: Final = "not measured: agent.activity is off"
 OF_GPU_INSTANCE: Final = "measured on the GPU instance, not by compute instance"
 
 _RESTART_SECONDS: Final = 60.0
-"""A longer span between two samples says nothing about now."""
+"""Samples that are further apart are not compared: the result would not be current."""
 _OVERSHOOT: Final = 101.0
 """The counters of a sample are read one after another: full load may come out as a little more."""
 _MIB: Final = float(2**20)
@@ -54,7 +54,7 @@ OF_INSTANCE: Final = (GpmMetric("utilization_percent", "GRAPHICS_UTIL"), *OF_ENG
 BOARD_NAMES: Final = tuple(metric.name for metric in OF_BOARD)
 INSTANCE_NAMES: Final = tuple(metric.name for metric in OF_INSTANCE)
 ACTIVITY_NAMES: Final = tuple(metric.name for metric in (*OF_ENGINES, *OF_LINKS))
-"""What only GPM measures."""
+"""Metrics that only GPM measures."""
 
 
 class GpmSamples:
@@ -69,7 +69,7 @@ class GpmSamples:
         self._taken_at: float | None = None
 
     def measure(self, nvml: Any, now: float) -> Measured:
-        """What was done since the last call. Raises NVMLError only with a code of FATAL."""
+        """The activity since the last call. Raises NVMLError only with a code of FATAL."""
         try:
             self._take_sample(nvml)
             if is_due(self._taken_at, _RESTART_SECONDS, now):

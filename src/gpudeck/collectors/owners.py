@@ -25,7 +25,7 @@ _STEP = re.compile(r"slurmstepd: \[(\d{1,20})\b")
 _ID_LENGTH, _SHORT_ID_LENGTH = 64, 12
 MAX_PROCESSES = 1024
 BYTES_BELOW = 2**53
-"""What a process has of a GPU's memory is less, or the driver says nonsense."""
+"""An amount of memory from here on is an error of the driver."""
 GONE = "the process is not in /proc"
 DEAD = "no such process: memory in use by a dead process"
 ALL_HIDDEN = (
@@ -161,8 +161,8 @@ class Attribution:
 
 
 class ProcessOwner(Struct, frozen=True):
-    """What is known of a process. None is unknown; `reasons` says why, by field. `container` and `job` are also None
-    where it is in none."""
+    """A process as /proc describes it. None is unknown, with its reason in `reasons` by field. `container` and `job`
+    are also None for a process outside of them."""
 
     name: str = ""
     user: str | None = None
@@ -175,8 +175,8 @@ class ProcessOwner(Struct, frozen=True):
 
 
 class ProcessUse(Struct):
-    """What one process has on one GPU. None is unknown; `reasons` says why, by field of Process. One that is there with
-    graphics only may be a display server."""
+    """One process on one GPU. None is unknown, with its reason in `reasons` by field of Process. A process with
+    `graphics_only` may be a display server."""
 
     pid: int
     memory_bytes: int | None
@@ -242,9 +242,9 @@ def find_user_name(uid: int) -> str:
 
 
 class Owners:
-    """Finds owners, and remembers them while their processes live. Not for several threads at once. `are_hosts_pids`:
-    the pids are the host's, wherever this runs, as a driver's. `describe_missing` is what is said of a process that is
-    not there, by whether any other one is."""
+    """Finds owners, and caches them while their processes live. For one thread at a time. `are_hosts_pids`: the pids
+    are the host's also in a container, as those of a driver. `describe_missing` describes a process that is not in
+    /proc; its argument is whether any other listed process is."""
 
     def __init__(
         self,
@@ -287,7 +287,7 @@ class Owners:
         return {pid: owner or gone for pid, owner in found.items()}
 
     def _find_blindness(self) -> str | None:
-        """Why a process that is not found may be there all the same, or why one that is found is another one."""
+        """Why /proc may not show a listed process, or may show another one under its pid."""
         if self._are_hosts_pids and self._proc.pid_namespace not in {"", FIRST_PID_NAMESPACE}:
             return OTHER_NAMESPACE
         return HIDDEN if self._proc.hides_others else None
@@ -334,7 +334,7 @@ class Owners:
         return ProcessOwner(user=self._user_name(uid), evidence=f"uid {uid} of /proc/{pid}", reasons=reasons)
 
     def _note_state(self, owner: ProcessOwner, pid: int, stat: Stat, now: float) -> ProcessOwner:
-        """Adds to the evidence that a process can no longer give its memory back."""
+        """Adds to the evidence that the process is dead or stuck, so that it cannot free its memory."""
         if stat.state in {"Z", "X"}:
             return msgspec.structs.replace(owner, evidence=f"{owner.evidence}; {_ENDED}")
         key = (pid, stat.start_ticks)
@@ -376,5 +376,5 @@ def _describe_missing(has_others: bool) -> ProcessOwner:
 
 
 def _unseen_owner(reason: str) -> ProcessOwner:
-    """Of a process that may well be there: the same reason for all that is not known of it."""
+    """The owner of a process that /proc may hide: all fields are unknown for the same reason."""
     return ProcessOwner(reasons=dict.fromkeys(("user", "command", "started_at"), reason))

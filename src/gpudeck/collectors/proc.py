@@ -61,7 +61,7 @@ def read_number(path: str) -> int:
 
 
 def read_if_there(path: str) -> str:
-    """What the file says; empty where it cannot be read. Never raises."""
+    """The text of the file; empty if it cannot be read. Never raises."""
     try:
         return read_text(path)
     except OSError:
@@ -73,7 +73,7 @@ def read_word(path: str) -> str:
 
 
 def read_link(path: str) -> str:
-    """Where a link leads; empty where it cannot be read."""
+    """The target of a link; empty if it cannot be read."""
     try:
         return os.readlink(path)  # noqa: PTH115 - text, as above
     except OSError:
@@ -143,7 +143,7 @@ class Proc:
         return parse_stat(self._read(pid, "stat", 1024))
 
     def uid(self, pid: int) -> int:
-        """Who started it: of a program that takes on another's rights, the real uid."""
+        """The real uid: that of the user who started a setuid program."""
         try:
             status = self._read(pid, "status", 4096)
         except FileNotFoundError:
@@ -171,7 +171,7 @@ class Proc:
             return Placement()
 
     def login_uid(self, pid: int) -> int | None:
-        """Who logged in at the beginning of it all; kept through sudo and su. None for what the machine started."""
+        """The user who logged in, kept through sudo and su. None for a process that the system started."""
         try:
             uid = int(self._read(pid, "loginuid", 32))
         except (OSError, ValueError):

@@ -71,7 +71,7 @@ _NAMED = re.compile(
 )
 # Behind a bare name only long random text: `aws configure set aws_secret_access_key <40 letters>`.
 _LONG = re.compile(r"(?=[A-Za-z+/_=-]*[0-9])[A-Za-z0-9+/_=-]{20,}")
-# Behind `login` also past what is said before it: `wandb login --relogin <40 digits>`.
+# Behind `login` also after other arguments: `wandb login --relogin <40 digits>`.
 _LOGIN = "login"
 _AFTER_LOGIN = re.compile(r"""(?<![^\s"'(])""" + _LONG.pattern)
 _END_OF_COMMAND = re.compile(r"[|;&]")
@@ -174,8 +174,8 @@ def _drop_ordinary(words: list[str]) -> list[str]:
 
 
 def show(arguments: Iterable[str], name: str, commands: Commands) -> str | None:
-    """What is sent of a command line; None for nothing. `name` is the program's, and all there is of zombies. Also with
-    `full` it is one line of printable text."""
+    """The part of a command line that is sent; None for nothing. `name` is the program's, and all there is of zombies.
+    Also with `full` it is one line of printable text."""
     if commands == "none":
         return None
     if commands == "name":
@@ -202,7 +202,7 @@ def _cut(text: str) -> str:
 
 
 def _hide_arguments(arguments: Iterable[str]) -> Iterable[str]:
-    """Where argument ends and argument begins is known here, so values with spaces go as a whole."""
+    """The borders of arguments are known here, so that values with spaces are hidden as a whole."""
     before, program = "", ""
     for argument in arguments:
         if _announces_secret(before) and not argument.startswith("--"):

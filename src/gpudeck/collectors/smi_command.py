@@ -35,7 +35,7 @@ SECONDS = 9
 MAX_PROCESSES = 256
 MAX_PARENTS = 16
 LINE_BYTES = 1100
-"""What is kept of one line of a file in /proc."""
+"""The part of a line of a file in /proc that the answer has."""
 LATE_CODES = frozenset({124, 137})
 """Exit codes of `timeout` for a command that did not end in time."""
 NO_PROGRAM = 127
@@ -207,7 +207,8 @@ class SmiAnswer(Struct, frozen=True):
 
 
 def split_answer(text: str) -> SmiAnswer:
-    """Raises Temporary where this is no answer to our command. What stands before it, a banner say, is left out."""
+    """Raises Temporary if the text is not an answer to our command. Text before the answer, such as a banner, is
+    ignored."""
     parts: dict[str, list[str]] = {}
     name = None
     # Not splitlines(): that also breaks at characters which a command line may hold.
@@ -255,7 +256,7 @@ def read_bus_id(text: str) -> str | None:
 
 
 def explain(text: str) -> str:
-    """Why there is no number in a field, in words: `[N/A]`, `[Not Supported]`, `[GPU is lost]` and so on."""
+    """The reason for a field without a number, such as `[N/A]`, `[Not Supported]` or `[GPU is lost]`."""
     said = text.strip().strip("[]").lower()
     if not said:
         return NO_VALUE

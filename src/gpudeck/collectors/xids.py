@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # The longest record is 8 KiB: a read with less room would fail.
 _ROOM = 64 * 1024
-# What is left over comes on the next beat. A read costs something also where it gives little or nothing.
+# The rest is read on the next beat. An empty read counts as _MIN_BYTES, because it costs time too.
 _MAX_BYTES = 1024 * 1024
 _MIN_BYTES = 64
 _TEXT_LENGTH = 200
@@ -51,8 +51,8 @@ _EVENTS_A_BEAT = 64
 class KernelLog:
     """`read` gives the faults that are new since the last call; it never raises and never waits.
 
-    `is_readable` is None before the first call, and False for good once the log turned out not to be for us. On a beat
-    without news a call costs about 2 µs, and at most 1 MiB of the log is read in one.
+    `is_readable` is None before the first call, and False for good once the log turned out not to be for us. A call
+    without new records takes about 2 µs; one call reads at most 1 MiB of the log.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class KernelLog:
         # The kernel stamps its records with a clock that, like this one, stands still while the machine sleeps.
         booted_at = now - self._monotonic()
         seen: set[tuple[str, str]] = set()
-        return [fault for chunk in self._read_news() if _SIGN in chunk for fault in _parse(chunk, booted_at, now, seen)]
+        return [fault for chunk in self._read_new() if _SIGN in chunk for fault in _parse(chunk, booted_at, now, seen)]
 
     def close(self) -> None:
         """A later `read` would begin with the oldest record again."""
@@ -86,7 +86,7 @@ class KernelLog:
             os.close(self._descriptor)
         self._descriptor, self.is_readable = -1, None
 
-    def _read_news(self) -> Iterator[bytes]:
+    def _read_new(self) -> Iterator[bytes]:
         budget = _MAX_BYTES
         while budget > 0:
             try:
@@ -146,7 +146,7 @@ class XidWatch:
             self._read_events(nvml, now)
 
     def events_of(self, uuid: str, pci_address: str | None, now: float) -> list[GpuEvent]:
-        """Those of the last day, the newest last. A MIG instance shares those of its board."""
+        """The faults of the last day, the newest last. A MIG instance shares those of its board."""
         if not self._events:
             return []
         events = self._events.get(uuid, []) + self._events.get(_slot(pci_address), [])
@@ -164,7 +164,7 @@ class XidWatch:
         ]
 
     def listen(self, nvml: Any, boards: "list[NvmlBoard]") -> None:
-        """Ask NVML to note XIDs, where the log cannot be read."""
+        """Subscribe to XIDs in NVML if the log cannot be read."""
         if self._log.is_readable is not False:
             return
         try:
