@@ -18,8 +18,16 @@ from gpudeck.collectors.base import NO_VALUE, Measured
 from gpudeck.collectors.host import HostFigures, boot_id, find_container, machine_id, read_os_name
 from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, ProcessOwner, ProcessUse, merge_uses
 from gpudeck.collectors.redaction import clean
-from gpudeck.collectors.smi_answer import AnswerFiles, read_owners
-from gpudeck.collectors.smi_command import FATAL, explain, quote, read_bits, read_bus_id, read_number
+from gpudeck.collectors.smi_command import (
+    FATAL,
+    AnswerFiles,
+    explain,
+    quote,
+    read_bits,
+    read_bus_id,
+    read_number,
+    read_owners,
+)
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary
 from gpudeck.model.report import GpuReading, Report

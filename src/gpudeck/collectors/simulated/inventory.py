@@ -14,7 +14,7 @@ The first nine hosts of a fleet have one defect each. From host 65 on defects ar
 """
 
 from math import floor
-from typing import Literal, get_args
+from typing import Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,7 +27,8 @@ Mishap = Literal["none", "hot", "cut", "missing", "orphaned", "flaky", "worn", "
 
 FELL_OFF = "fell off the bus (Xid 79)"
 _SPRINKLED: tuple[Mishap, ...] = ("hot", "missing", "orphaned", "flaky", "worn", "unlinked", "full")
-Fault = Literal["none", "hot", "missing", "orphaned", "worn", "unlinked", "unstable"]
+_OF_GPUS: tuple[Mishap, ...] = ("hot", "missing", "orphaned", "worn", "unlinked", "unstable")
+"""Defects of one GPU of the host; the others are of the whole host."""
 
 _SYSTEMS = ("Ubuntu 22.04.5 LTS", "Ubuntu 24.04.2 LTS", "Debian GNU/Linux 12", "Rocky Linux 9.5")
 _DRIVERS = {"nvidia": ("535.230.02", "550.144.03", "570.133.20", "580.65.06"), "amd": ("6.10.5", "6.12.12")}
@@ -97,13 +98,6 @@ RTX_6000_ADA = SimulatedModel(
     "NVIDIA RTX 6000 Ada Generation", 49_140, 300, 24, 69, (210, 2505), (405, 10_001), 32, 76, _RTX
 )
 RTX_A6000 = SimulatedModel("NVIDIA RTX A6000", 49_140, 300, 22, 75, (210, 1800), (405, 8001), 34, 78, _RTX_IN_PAIRS)
-
-BUSES: dict[int, tuple[str, ...]] = {
-    2: ("01", "21"),
-    4: ("01", "41", "81", "c1"),
-    8: ("18", "2a", "3a", "5d", "9a", "ab", "ba", "db"),
-}
-"""The PCI buses of the GPUs of a machine that has so many."""
 
 
 class Chassis(Struct, frozen=True):
@@ -258,7 +252,7 @@ class GpuSlot(Struct, frozen=True):
     memory_mib: int
     pci_address: str
     salt: int
-    fault: Fault = "none"
+    fault: Mishap = "none"
     parent: str | None = None
     instance: int | None = None
     share: float = 1.0
@@ -353,14 +347,11 @@ def _labels(number: int, chassis: Chassis, group: str, in_slurm: bool) -> dict[s
     return labels | {"scheduler": "slurm"} if in_slurm else labels
 
 
-_FAULTS: dict[str, Fault] = {name: name for name in get_args(Fault) if name != "none"}
-
-
 def _slots(seed: int, host: int, chassis: Chassis, mishap: Mishap) -> tuple[GpuSlot, ...]:
     faulty = int(draw(seed, host) * chassis.gpus)
     slots: list[GpuSlot] = []
     for index in range(chassis.gpus):
-        board = _board(seed, host, chassis, index, _FAULTS.get(mishap, "none") if index == faulty else "none")
+        board = _board(seed, host, chassis, index, mishap if index == faulty and mishap in _OF_GPUS else "none")
         cuts = {0: SEVEN_CUTS, 1: MIXED_CUTS}.get(index, ()) if mishap == "cut" else ()
         for slot in [
             replace(
@@ -379,7 +370,7 @@ def _slots(seed: int, host: int, chassis: Chassis, mishap: Mishap) -> tuple[GpuS
     return tuple(slots)
 
 
-def _board(seed: int, host: int, chassis: Chassis, index: int, fault: Fault) -> GpuSlot:
+def _board(seed: int, host: int, chassis: Chassis, index: int, fault: Mishap) -> GpuSlot:
     model = chassis.model
     digits = uuid_name(seed, "gpu", host, index)
     return GpuSlot(
@@ -389,7 +380,7 @@ def _board(seed: int, host: int, chassis: Chassis, index: int, fault: Fault) -> 
         name=model.name,
         model=model,
         memory_mib=model.memory_mib,
-        pci_address=f"0000:{BUSES[chassis.gpus][index]}:00.0",
+        pci_address=f"0000:{0x18 + 0x19 * index:02x}:00.0",
         salt=int(digits[:6], 16),
         fault=fault,
         has_display=chassis.workstation and index == 0,
