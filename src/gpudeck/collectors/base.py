@@ -3,7 +3,6 @@
 
 import importlib
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import NamedTuple, Protocol
 
 from msgspec import Struct, field
@@ -92,41 +91,25 @@ def display_matcher(display_servers: Iterable[str]) -> Callable[[str], bool]:
     return lambda name: name[:15] in names
 
 
-class PluginCollector:
-    """The collector of a plugin: its entry point is called with the settings. Names the plugin in what goes wrong."""
-
-    def __init__(self, plugin: Plugin, settings: CollectorSettings) -> None:
-        self.name = plugin.name
-        self._plugin = plugin
-        make: Callable[[CollectorSettings], Collector] = plugin.load()
-        try:
-            self._collector = make(settings)
-        except Exception as error:
-            raise plugin.explain(error) from error
-
-    def collect(self, now: float) -> Report:
-        try:
-            return self._collector.collect(now)
-        except Exception as error:
-            raise self._plugin.explain(error) from error
-
-    def close(self) -> None:
-        self._collector.close()
-
-
 Factory = Callable[[CollectorSettings], Collector]
 
 
+def find_collector_plugin(name: str) -> Plugin | None:
+    """The plugin that brings this collector; None for a built-in one."""
+    return None if name in COLLECTORS else find_plugins("collectors").get(name)
+
+
 def find_factory(name: str) -> Factory:
-    plugin = None if name in COLLECTORS else find_plugins("collectors").get(name)
-    if plugin is not None:
-        return partial(PluginCollector, plugin)
+    """Imports the collector's module. Raises UsageError if there is none, Wrong for a plugin that cannot be loaded."""
+    made: Factory
+    if plugin := find_collector_plugin(name):
+        made = plugin.load()
+        return made
     module_name, _, factory_name = COLLECTORS.get(name, name).partition(":")
     try:
-        factory = getattr(importlib.import_module(module_name), factory_name)
+        made = getattr(importlib.import_module(module_name), factory_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise UsageError(f"There is no collector {name!r}: {error}.", f"Known: {', '.join(COLLECTORS)}.") from error
-    made: Factory = factory
     return made
 
 

@@ -15,8 +15,8 @@ from typing import BinaryIO, Literal, NoReturn
 import msgspec
 from msgspec import Struct
 
-from gpudeck.collectors.base import CollectorSettings, find_factory
-from gpudeck.model.errors import Absent, PluginError, Refused, Temporary, UsageError, Wrong
+from gpudeck.collectors.base import Collector, CollectorSettings, find_collector_plugin, find_factory
+from gpudeck.model.errors import Absent, PluginError, Refused, Temporary, Wrong
 from gpudeck.model.report import Report
 
 LENGTH = struct.Struct("!I")
@@ -44,17 +44,17 @@ class CollectResponse(Struct, frozen=True, omit_defaults=True):
 
 
 def _serve(name: str, questions: BinaryIO, answers: BinaryIO) -> None:
-    """The child's work: answers every question in turn until the parent closes the pipe. Raises UsageError where there
-    is no such collector."""
-    factory, collector = find_factory(name), None
+    """The child's work: answers every question in turn until the parent closes the pipe."""
+    collector: Collector | None = None
     try:
         while (body := _read_frame(questions)) is not None:
             question = msgspec.msgpack.decode(body, type=CollectRequest)
             try:
-                collector = collector or factory(question.settings)
+                collector = collector or find_factory(name)(question.settings)
                 answer = msgspec.msgpack.encode(CollectResponse(report=collector.collect(question.now)))
             except Exception as error:  # noqa: BLE001 - the parent reports every error
-                answer = msgspec.msgpack.encode(_describe(error))
+                plugin = find_collector_plugin(name)
+                answer = msgspec.msgpack.encode(_describe(plugin.explain(error) if plugin else error))
             answers.write(frame(answer))
             answers.flush()
     finally:
@@ -82,10 +82,7 @@ def main() -> None:
     # A library that prints must not write into the answers: standard output becomes standard error.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    try:
-        _serve(sys.argv[1], sys.stdin.buffer, answers)
-    except UsageError as error:
-        sys.exit(str(error))
+    _serve(sys.argv[1], sys.stdin.buffer, answers)
 
 
 def serve_and_end(name: str, questions: int, answers: int) -> NoReturn:
@@ -104,9 +101,6 @@ def serve_and_end(name: str, questions: int, answers: int) -> NoReturn:
                     os.close(descriptor)
         _serve(name, os.fdopen(0, "rb", closefd=False), os.fdopen(3, "wb"))
         code = 0
-    except UsageError as error:
-        sys.stderr.write(f"{error}\n")
-        sys.stderr.flush()
     finally:
         os._exit(code)  # what the fork inherited is the parent's to close
 
