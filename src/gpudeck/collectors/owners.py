@@ -8,7 +8,7 @@ uid among the parents. Otherwise the uid's name is all that is known.
 import contextlib
 import pwd
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -111,17 +111,21 @@ class Attribution:
 
     def _find_parent(self, pid: int) -> tuple[int, str] | None:
         """The nearest parent that is a person's. A uid within any container may be one of its image."""
-        for _ in range(_MAX_PARENTS):
-            try:
-                pid = self._proc.stat(pid).parent
-                uid = self._proc.uid(pid)
-            except (OSError, ValueError):
-                return None
-            if pid <= 1:
-                return None
-            if is_person(uid) and self._proc.placement(pid).container is None:
-                return uid, f"uid {uid} of its parent {pid}"
+        with contextlib.suppress(OSError, ValueError):
+            for parent, _ in self._parents(pid):
+                uid = self._proc.uid(parent)
+                if is_person(uid) and self._proc.placement(parent).container is None:
+                    return uid, f"uid {uid} of its parent {parent}"
         return None
+
+    def _parents(self, pid: int) -> Iterator[tuple[int, Stat]]:
+        """Raises OSError, ValueError where a parent has ended."""
+        stat = self._proc.stat(pid)
+        for _ in range(_MAX_PARENTS):
+            if (pid := stat.parent) <= 1:
+                return
+            stat = self._proc.stat(pid)
+            yield pid, stat
 
     def _find_job(self, pid: int, place: Placement) -> tuple[str | None, str]:
         if place.job is not None:
@@ -137,11 +141,9 @@ class Attribution:
     def _find_step(self, pid: int) -> str | None:
         """The job in the title of the slurmstepd above it, which is root's: users choose their own environment."""
         with contextlib.suppress(OSError, ValueError):
-            for _ in range(_MAX_PARENTS):
-                if (pid := (self._proc.stat(pid)).parent) <= 1:
-                    return None
-                if self._proc.stat(pid).name == "slurmstepd" and self._proc.uid(pid) == 0:
-                    title = _STEP.match(" ".join(self._proc.arguments(pid)))
+            for parent, stat in self._parents(pid):
+                if stat.name == "slurmstepd" and self._proc.uid(parent) == 0:
+                    title = _STEP.match(" ".join(self._proc.arguments(parent)))
                     return title[1] if title else None
         return None
 

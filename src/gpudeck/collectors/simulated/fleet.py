@@ -19,7 +19,7 @@ from gpudeck.collectors.simulated.inventory import (
     choose_first_hosts,
     choose_further_host,
 )
-from gpudeck.collectors.simulated.jobs import SimulatedJob, Timeline, cache_blocks
+from gpudeck.collectors.simulated.jobs import SimulatedJob, Timeline
 from gpudeck.collectors.simulated.physics import LoadSegment, SlotTrack
 from gpudeck.collectors.simulated.work import Kind, LabUsers
 from gpudeck.model.catalog import HOST_METRICS
@@ -168,7 +168,6 @@ class SimulatedFleet:
         self._seed = seed
         self._cast = choose_first_hosts(seed, hosts)
         self._users = LabUsers(seed, hosts)
-        self._blocks = cache_blocks()
         self._stations: dict[int, HostSimulator] = {}
 
     def report(self, host: int, now: float) -> Report | None:
@@ -201,7 +200,7 @@ class SimulatedFleet:
             name = self.names[number]
             machine = self._cast[number] if number < len(self._cast) else choose_further_host(self._seed, number)
             host = build_host(self._seed, number, name, *machine)
-            station = HostSimulator(host, Timeline(self._seed, host, self._users, self._blocks))
+            station = HostSimulator(host, Timeline(self._seed, host, self._users))
             self._stations[number] = station
         return station
 

@@ -5,7 +5,6 @@ inside a block fill what those leave free. So a block needs no history before it
 """
 
 from bisect import bisect
-from collections.abc import Callable
 from functools import lru_cache
 from random import Random
 
@@ -63,19 +62,17 @@ class _JobBlock(Struct, frozen=True):
     starts: tuple[list[float], ...]
 
 
-BlockCache = Callable[["Timeline", int], _JobBlock]
-
-
-def cache_blocks() -> BlockCache:
+@lru_cache(256)
+def _block(timeline: "Timeline", number: int) -> _JobBlock:
     """Keeps the blocks worked out last, over all hosts; older ones are worked out again when asked for."""
-    return lru_cache(256)(lambda timeline, number: timeline.work_out(number))
+    return timeline.work_out(number)
 
 
 class Timeline:
-    """The jobs of one host. `blocks` is the store of blocks already worked out; it is shared and bounded."""
+    """The jobs of one host."""
 
-    def __init__(self, seed: int, host: HostSpec, users: LabUsers, blocks: BlockCache) -> None:
-        self._seed, self._host, self._users, self._blocks = seed, host, users, blocks
+    def __init__(self, seed: int, host: HostSpec, users: LabUsers) -> None:
+        self._seed, self._host, self._users = seed, host, users
         self._life = host.life
         self._arrivals = arrivals_of(host.mishap)
         self._presence = {kind: PROFILES[kind].presence for kind in self._arrivals.weights}
@@ -83,7 +80,7 @@ class Timeline:
     def tenure(self, slot: int, t: float) -> Tenure:
         """Who is on the slot at `t`, since when and until when. An empty slot looks back one block at most."""
         number = self._life.number(t)
-        block = self._blocks(self, number)
+        block = _block(self, number)
         runs, starts = block.runs[slot], block.starts[slot]
         place = bisect(starts, t)
         if place and t < runs[place - 1].end:
@@ -96,7 +93,7 @@ class Timeline:
     def overlapping(self, start: float, end: float) -> list[SimulatedJob]:
         found: dict[tuple[float, int], SimulatedJob] = {}
         for number in range(self._life.number(start), self._life.number(end) + 1):
-            for run in (run for runs in self._blocks(self, number).runs for run in runs):
+            for run in (run for runs in _block(self, number).runs for run in runs):
                 found.update(((job.start, job.pids[0]), job) for job in (run, run.guest) if job)
         there = [run for run in found.values() if run.start < end and run.end > start]
         return sorted(there, key=lambda run: (run.start, run.pids))
@@ -104,7 +101,7 @@ class Timeline:
     def _last_end(self, slot: int, number: int) -> float:
         if self._life.boots_at(number):
             return self._life.opens(number)
-        runs = self._blocks(self, number - 1).runs[slot]
+        runs = _block(self, number - 1).runs[slot]
         return runs[-1].end if runs else self._life.opens(number - 1)
 
     def work_out(self, number: int) -> _JobBlock:
