@@ -90,6 +90,9 @@ LINK_READINGS = (
 """Signs of a fault before it stops work. The maximum of the PCIe link is that of card and slot together."""
 
 
+_SLOW = (*SLOW_READINGS, *LINK_READINGS)
+
+
 # Version 3 of the lists, then 2, each with its own layout: drivers 535.43 to 535.86 scramble the pids of one that is
 # asked for as the other.
 _LISTS = {
@@ -242,15 +245,13 @@ def measure_instance(nvml: Any, instance: NvmlInstance, board: Measured, activit
 
 class NvmlBoard(Struct):
     """A GPU of the inventory. It stays there, with its reason in `missing`. `instances` is None where the board is used
-    as a whole. `readings` are those worth asking for, `lasting` has the metrics of the others with their reasons."""
+    as a whole. `lasting` has the metrics that are not worth asking for, with their reasons."""
 
     gpu: GpuReading
     handle: Any = None
     has_pcie: bool = False
     missing: str | None = None
     instances: NvmlInstances | None = None
-    readings: tuple[NvmlReading, ...] = ()
-    slow_readings: tuple[NvmlReading, ...] = ()
     lasting: dict[str, str] = field(default_factory=dict)
     slow: Measured = field(default_factory=lambda: Measured({}, {}))
     loads: ProcessLoads = field(default_factory=ProcessLoads)
@@ -278,7 +279,7 @@ class NvmlBoard(Struct):
         is_slow_beat = is_due(self.slow_at, _SLOW_SECONDS, now)
         if is_slow_beat:
             self._read_slowly(nvml, now)
-        measured = self._measure(nvml, self.readings)
+        measured = self._measure(nvml, READINGS)
         for part in (self.slow.unknown, self.lasting):
             measured.unknown.update(part)
         measured.metrics.update(self.slow.metrics)
@@ -294,21 +295,18 @@ class NvmlBoard(Struct):
             self._explore(nvml)
             self.explored_at = now
         self.instances = find_instances(nvml, self.gpu, self.handle)
-        self.slow = self._measure(nvml, self.slow_readings)
+        # GPM measures PCIe, too.
+        is_pcie_read = self.has_pcie and self.activity.reason is not None
+        self.slow = self._measure(nvml, (*_SLOW, PCIE) if is_pcie_read else _SLOW)
         self._measure_activity(nvml, now)
         self.slow_at = now
 
     def _explore(self, nvml: Any) -> None:
         self.activity.explore(nvml, self.handle)
-        self.readings, self.slow_readings, self.lasting = READINGS, (*SLOW_READINGS, *LINK_READINGS), {}
-        self.loads.reason = None
-        if self.activity.reason is None:
-            return
-        self.lasting = dict.fromkeys(ACTIVITY_NAMES, self.activity.reason)
-        if self.has_pcie:
-            self.slow_readings = (*self.slow_readings, PCIE)
-        else:
-            self.lasting |= dict.fromkeys(PCIE.names, NOT_ASKED_FOR)
+        self.lasting, self.loads.reason = {}, None
+        if self.activity.reason is not None:
+            self.lasting = dict.fromkeys(ACTIVITY_NAMES, self.activity.reason)
+            self.lasting |= {} if self.has_pcie else dict.fromkeys(PCIE.names, NOT_ASKED_FOR)
 
     def _measure_activity(self, nvml: Any, now: float) -> None:
         if self.activity.reason is not None:
@@ -339,12 +337,8 @@ class NvmlBoard(Struct):
         self.activity.close(nvml)
 
     def _measure(self, nvml: Any, readings: tuple[NvmlReading, ...]) -> Measured:
-        measured = measure(nvml, self.handle, readings)
-        refused = {name: why for name, why in measured.unknown.items() if why in LASTING}
-        if refused:
-            self.lasting |= refused
-            self.readings = _leave_out(self.readings, refused)
-            self.slow_readings = _leave_out(self.slow_readings, refused)
+        measured = measure(nvml, self.handle, [one for one in readings if one.names[0] not in self.lasting])
+        self.lasting |= {name: why for name, why in measured.unknown.items() if why in LASTING}
         return measured
 
     def _read_whole(self, nvml: Any, measured: Measured, slow_at: float | None) -> GpuDraft:
@@ -377,7 +371,3 @@ def _draft(gpu: GpuReading, measured: Measured, uses: list[ProcessUse] | None, r
         measured.add_up_memory([use.memory_bytes for use in uses])
     metrics, unknown = measured
     return GpuDraft(replace(gpu, metrics=metrics, unknown=unknown, processes_reason=reason), uses)
-
-
-def _leave_out(readings: tuple[NvmlReading, ...], refused: dict[str, str]) -> tuple[NvmlReading, ...]:
-    return tuple(reading for reading in readings if not refused.keys() >= set(reading.names))
