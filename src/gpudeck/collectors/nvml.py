@@ -49,8 +49,11 @@ class SleepWatch:
 
     def keeps_away(self, now: float) -> bool:
         """Whether all GPUs sleep."""
+        if is_due(self._listed_at, _LIST_SECONDS, now):
+            self._addresses, self._listed_at = self._list_addresses(), now
         if self._is_asleep or is_due(self._looked_at, _CHECK_SECONDS, now):
-            self._look(now)
+            states = {self._read(address, "power/runtime_status") for address in self._addresses}
+            self._is_asleep, self._looked_at = states == {"suspended"}, now
         return self._is_asleep
 
     def find_gpus(self) -> list[GpuReading]:
@@ -66,15 +69,6 @@ class SleepWatch:
     def allow_waking(self) -> None:
         self._is_asleep = False
 
-    def _look(self, now: float) -> None:
-        self._looked_at = now
-        if is_due(self._listed_at, _LIST_SECONDS, now):
-            self._addresses, self._listed_at = self._list_addresses(), now
-        self._is_asleep = bool(self._addresses) and self._have_all("power/runtime_status", "suspended")
-
-    def _have_all(self, name: str, word: str) -> bool:
-        return all(self._read(address, name) == word for address in self._addresses)
-
     def _list_addresses(self) -> list[str]:
         """The GPUs of the NVIDIA driver. NVML does not see one that was passed to a virtual machine."""
         return [
@@ -87,17 +81,14 @@ class SleepWatch:
         return read_word(f"{self._root}/sys/bus/pci/devices/{address}/{name}")
 
     def _identify(self, index: int, address: str) -> GpuReading | None:
-        lines = self._describe(address, "information")
+        text = read_if_there(f"{self._root}/proc/driver/nvidia/gpus/{address}/information")
+        pairs = (line.partition(":") for line in text.splitlines())
+        lines = {key.strip().lower(): clean(value).strip()[:_LENGTH] for key, _, value in pairs}
         uuid, name = lines.get("gpu uuid", ""), lines.get("model", "")
         # Before a GPU was first used the driver writes question marks.
         if not uuid or "?" in uuid:
             return None
         return GpuReading(uuid, index, name or "NVIDIA GPU", "nvidia", pci_address=address)
-
-    def _describe(self, address: str, name: str) -> dict[str, str]:
-        text = read_if_there(f"{self._root}/proc/driver/nvidia/gpus/{address}/{name}")
-        pairs = [line.partition(":") for line in text.splitlines()]
-        return {key.strip().lower(): clean(value).strip()[:_LENGTH] for key, _, value in pairs}
 
 
 _REOPEN_SECONDS = 60.0
