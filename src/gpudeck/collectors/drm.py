@@ -4,7 +4,7 @@ A file of a sick driver may never answer: run it in a child (`child.py`). Intel'
 and memory in use: both are added up over the processes, and are unknown where not all of them can be seen.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -44,6 +44,7 @@ from gpudeck.collectors.proc import Proc, read_word
 from gpudeck.model.errors import Absent
 from gpudeck.model.report import GpuReading, Report
 
+_NO_ENGINES = "the driver does not report the engine time of every process"
 OF_ROCM = "the kernel does not count the time of ROCm's work by process"
 _CHECK_SECONDS = 15.0
 # The management controller of the card fills the table: a little less than ten seconds, as of NVML's expensive values.
@@ -73,15 +74,6 @@ class _DrmBoard(Struct):
         return measured
 
 
-class _DrmRow(Struct):
-    """A board with what was read of it. `uses` is None, with the reason, when its processes are unknown."""
-
-    board: _DrmBoard
-    measured: Measured
-    uses: list[ProcessUse] | None = None
-    uses_reason: str | None = None
-
-
 class DrmCollector(Collector):
     """All AMD and Intel GPUs of this machine and the processes on them. Raises Absent where there is none. `machine`
     reports those that have disappeared."""
@@ -106,9 +98,7 @@ class DrmCollector(Collector):
         self._take_inventory(now)
         if not self._boards:
             raise Absent("There is no AMD or Intel GPU with a driver on this machine.")
-        rows = [_DrmRow(board, board.measure(now)) for board in self._boards]
-        self._add_processes(rows, now)
-        drafts = [self._draft(row, now) for row in rows]
+        drafts = list(self._read_boards(now))
         owners = self._owners.find([use.pid for draft in drafts for use in draft.uses or ()], now)
         gpus = [draft.finish(owners, self._is_display) for draft in drafts]
         return Report(gpus=gpus, driver_version=self._find_driver_version())
@@ -121,51 +111,40 @@ class DrmCollector(Collector):
             found = [_DrmBoard(card, self._indexes.setdefault(card.uuid, len(self._indexes))) for card in cards]
             self._boards, self._looked_at = sorted(found, key=lambda board: board.index), now
 
-    def _add_processes(self, present: list[_DrmRow], now: float) -> None:
-        own = {node: draft.board.card.address for draft in present for node in draft.board.card.nodes}
-        asleep = {node: own[node] for draft in present if _is_asleep(draft.measured) for node in draft.board.card.nodes}
+    def _read_boards(self, now: float) -> Iterator[GpuDraft]:
+        read = [(board, board.measure(now)) for board in self._boards]
+        own = {node: board.card.address for board, _ in read for node in board.card.nodes}
+        asleep = {node: own[node] for board, measured in read if _is_asleep(measured) for node in board.card.nodes}
         clients = self._search.find(now, asleep, own)
         shares = self._engines.compare(clients.found, set(own.values()), now)
         held = find_kfd_memory(str(self._root / "sys"))
-        for draft in present:
-            address = draft.board.card.address
-            uses = _find_uses(address, clients, shares, held.get(address, {}), _is_asleep(draft.measured))
-            draft.uses_reason = TOO_OLD if address in clients.mute else clients.reason
+        for board, measured in read:
+            card, is_asleep = board.card, _is_asleep(measured)
+            uses = _find_uses(card.address, clients, shares, held.get(card.address, {}), is_asleep)
+            reason = TOO_OLD if card.address in clients.mute else clients.reason
+            if card.vendor == "intel" and not is_asleep:
+                self._add_power(card, measured, now)
+                _add_up_clients(card, measured, clients, shares, reason)
+            gpu = GpuReading(
+                card.uuid,
+                board.index,
+                card.name,
+                card.vendor,
+                pci_address=card.address,
+                metrics=measured.metrics,
+                unknown=measured.unknown,
+                processes_reason=reason,
+                idle_seconds=self._idle.track(card.uuid, measured.metrics.get("utilization_percent"), now),
+            )
             # An empty list means unused: not where some processes cannot be seen.
-            draft.uses = uses if uses or draft.uses_reason is None else None
-            if draft.board.card.vendor == "intel" and not _is_asleep(draft.measured):
-                self._complete_intel(draft, clients, shares, now)
+            yield GpuDraft(gpu, uses if uses or reason is None else None)
 
-    def _complete_intel(self, draft: _DrmRow, clients: DrmClients, shares: Shares, now: float) -> None:
-        card, measured = draft.board.card, draft.measured
+    def _add_power(self, card: Card, measured: Measured, now: float) -> None:
         try:
             watts = self._energy.compare(card.uuid, read_energy(card), now)
-            measured.unknown["power_watts"] = NEEDS_TWO
-            if watts is not None:
-                measured.take("power_watts", watts)
+            measured.take("power_watts", watts, NEEDS_TWO)
         except (OSError, ValueError):
             measured.unknown["power_watts"] = measured.unknown.get("energy_joules", NO_VALUE)
-        if draft.uses_reason is not None:
-            measured.unknown.update(dict.fromkeys(("utilization_percent", "memory_used_bytes"), draft.uses_reason))
-            return
-        of_card = [client for client in clients.found.values() if client.address == card.address]
-        _add_up_memory(measured, of_card)
-        _add_up_engines(measured, of_card, shares.cards.get(card.address))
-
-    def _draft(self, row: _DrmRow, now: float) -> GpuDraft:
-        card, (metrics, unknown) = row.board.card, row.measured
-        gpu = GpuReading(
-            uuid=card.uuid,
-            index=row.board.index,
-            name=card.name,
-            vendor=card.vendor,
-            pci_address=card.address,
-            metrics=metrics,
-            unknown=unknown,
-            processes_reason=row.uses_reason,
-            idle_seconds=self._idle.track(card.uuid, metrics.get("utilization_percent"), now),
-        )
-        return GpuDraft(gpu, row.uses)
 
     def _find_driver_version(self) -> str | None:
         """The version of the module where it was installed by itself (AMD's own packages), else that of the kernel."""
@@ -211,23 +190,22 @@ def _find_use(
     return ProcessUse(pid, memory, percent, graphics_only=not is_compute, reasons=reasons)
 
 
-def _add_up_memory(measured: Measured, clients: list[DrmClient]) -> None:
-    """Memory that programs share is in the sum more than once: it is never more than there is."""
-    amounts = [client.memory_bytes for client in clients]
-    known = [amount for amount in amounts if amount is not None]
-    if len(known) < len(amounts):
-        measured.unknown["memory_used_bytes"] = "the driver does not report the memory of every process"
-        return
-    measured.take("memory_used_bytes", min(sum(known), measured.metrics.get("memory_total_bytes", sum(known))))
+def _add_up_clients(card: Card, measured: Measured, clients: DrmClients, shares: Shares, reason: str | None) -> None:
+    """The memory and the utilization of an Intel card: those of all its clients. `reason` is why some are not seen."""
+    of_card = [client for client in clients.found.values() if client.address == card.address]
+    amounts = [client.memory_bytes for client in of_card]
+    used = sum(amount or 0 for amount in amounts)
+    # Memory that programs share is in the sum more than once: it is never more than there is.
+    used_at_most = min(used, measured.metrics.get("memory_total_bytes", used))
+    no_memory = "the driver does not report the memory of every process" if None in amounts else None
+    no_engines = None if all(client.engines for client in of_card) else _NO_ENGINES
+    percent = shares.cards.get(card.address)
+    _take(measured, "memory_used_bytes", used_at_most, reason or no_memory)
+    _take(measured, "utilization_percent", percent, reason or no_engines or (NEEDS_TWO if percent is None else None))
 
 
-def _add_up_engines(measured: Measured, clients: list[DrmClient], percent: float | None) -> None:
-    if not all(client.engines for client in clients):
-        measured.unknown["utilization_percent"] = "the driver does not report the engine time of every process"
-    elif percent is None:
-        measured.unknown["utilization_percent"] = NEEDS_TWO
-    else:
-        measured.take("utilization_percent", percent)
+def _take(measured: Measured, name: str, value: float | None, why_not: str | None) -> None:
+    measured.take(name, value if why_not is None else None, why_not or NO_VALUE)
 
 
 def make(settings: CollectorSettings) -> DrmCollector:
