@@ -25,7 +25,7 @@ from gpudeck.agent.lock_files import announcing
 from gpudeck.agent.outbox import EncodedReport, Outbox, ReportTime, Spool
 from gpudeck.agent.push import Sender
 from gpudeck.agent.settings import AgentSettings
-from gpudeck.agent.signals import AgentSignals, SystemdNotifier, reload_settings
+from gpudeck.agent.signals import AgentSignals, SystemdNotifier
 from gpudeck.collectors.base import Collector
 from gpudeck.collectors.child import fork_child
 from gpudeck.collectors.host import boot_id, host_name, machine_id
@@ -72,13 +72,6 @@ class Reporter(Struct, eq=False):
                 log.info("%s can be read again", self.host)
             self._failing = None
         return self._seal(report, made, now, interval)
-
-    def prepare(self, now: float) -> None:
-        """Read the host once, so that its collectors start their children. Rates need two readings, too."""
-        self.collector.collect(now)
-
-    def close(self) -> None:
-        self.collector.close()
 
     def _seal(self, report: Report, made: ReportTime, now: float, interval: float) -> EncodedReport:
         self._sequence += 1
@@ -185,26 +178,18 @@ def run_agent(
 
     `reload` reads the settings again when SIGHUP comes. `machine` has been read once with these settings.
     """
-    complete = partial(_complete, is_child=until_stdin_closes)
-    settings = complete(settings)
+    settings = _complete(settings, is_child=until_stdin_closes)
     check_settings(settings, simulate)
     supervisor, signals = SystemdNotifier.of_this_process(), AgentSignals()
-    rehearse = partial(_rehearse, simulate=simulate)
-
-    def read_again() -> AgentSettings | None:
-        return reload_settings(settings, lambda: complete(reload()) if reload else settings, rehearse, supervisor)
-
     parent: threading.Thread | None = None
-    wanted: AgentSettings | None = settings
-    while wanted is not None:
-        settings = wanted
+    while True:
         reporters = [_this_machine(settings, machine)] if simulate is None else _simulated(simulate, seed)
         with contextlib.ExitStack() as parts:
             for reporter in reporters:
-                parts.callback(reporter.close)
+                parts.callback(reporter.collector.close)
             if simulate is None and machine is None:
-                # Before any thread starts, so that the collectors' children are forks.
-                reporters[0].prepare(time.time())
+                # Before any thread starts, so that the collectors' children are forks. Rates need two readings, too.
+                reporters[0].collector.collect(time.time())
             machine = None
             if until_stdin_closes and parent is None:
                 parent = threading.Thread(target=_wait_for_parent, args=(signals.end,), daemon=True)
@@ -213,9 +198,40 @@ def run_agent(
             supervisor.ready(f"{_names(reporters)}, read every {settings.interval:g} s")
             pulse = partial(_pulse, supervisor, threads)
             loop = ReportLoop(reporters, takers, settings.interval, pulse=pulse, pulse_pause=supervisor.pause)
-            wanted = _run_until_signal(loop, signals, read_again)
-            if wanted is None:
-                supervisor.stopping()
+            wanted: AgentSettings | None = None
+            while wanted is None:
+                loop.run(signals.received)
+                signals.received.clear()
+                if signals.is_over:
+                    supervisor.stopping()
+                    return
+                supervisor.reloading()
+                wanted = _reload(settings, reload, supervisor, simulate, is_child=until_stdin_closes)
+            settings = wanted
+
+
+def _reload(
+    before: AgentSettings,
+    read: Callable[[], AgentSettings] | None,
+    supervisor: SystemdNotifier,
+    simulate: int | None,
+    *,
+    is_child: bool,
+) -> AgentSettings | None:
+    """The new settings; None if they have not changed, or have a mistake."""
+    try:
+        wanted = before if read is None else _complete(read(), is_child=is_child)
+        if wanted != before:
+            _rehearse(wanted, before, simulate=simulate)
+            log.info("the settings have changed: restarting with the new ones")
+            return wanted
+    except UsageError as error:
+        log.error("the new settings cannot be used, the previous ones stay in effect: %s", error)  # noqa: TRY400
+        supervisor.ready("running with the previous settings: those in the file cannot be used")
+        return None
+    log.info("the settings have not changed")
+    supervisor.ready()
+    return None
 
 
 def open_outbox(settings: AgentSettings, host: str, simulate: int | None) -> Outbox:
@@ -234,18 +250,6 @@ def _complete(settings: AgentSettings, *, is_child: bool) -> AgentSettings:
     if settings.hub is None and settings.listen is None:
         settings = msgspec.structs.replace(settings, hub=DEFAULT_HUB)
     return settings
-
-
-def _run_until_signal(
-    loop: ReportLoop, signals: AgentSignals, read_again: Callable[[], AgentSettings | None]
-) -> AgentSettings | None:
-    while True:
-        loop.run(signals.received)
-        signals.received.clear()
-        if signals.is_over:
-            return None
-        if (wanted := read_again()) is not None:
-            return wanted
 
 
 def _pulse(supervisor: SystemdNotifier, threads: Sequence[threading.Thread]) -> None:
@@ -384,7 +388,7 @@ def _listening(
 def report_once(settings: AgentSettings, *, simulate: int | None, seed: int) -> bytes:
     """One report of this machine, as JSON for people. Rates, which need two readings, are unknown in it."""
     reporter = _this_machine(settings) if simulate is None else _simulated(simulate, seed)[0]
-    with contextlib.closing(reporter):
+    with contextlib.closing(reporter.collector):
         report = reporter.report(time.time(), settings.interval)
     if report is None:
         raise UsageError(f"{reporter.host} cannot be read.", "The lines above give the reason.")
@@ -442,7 +446,7 @@ def push_once(settings: AgentSettings, *, every: float | None = None) -> str:
     sender = make_sender(settings, hub, Outbox(1, 1), 1)
     machine = read_once(settings)
     reporter = Reporter(settings.name or host_name(), machine_id(), lambda _: boot_id(), machine)
-    with contextlib.closing(reporter):
+    with contextlib.closing(reporter.collector):
         # Rates, such as the CPU's utilization, need two readings.
         machine.collect(time.time())
         time.sleep(_CHECK_SECONDS)

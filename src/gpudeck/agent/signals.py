@@ -1,5 +1,5 @@
 """Signals to a running agent and its notices to systemd (sd_notify(3)): SIGTERM and SIGINT end it, SIGHUP reloads its
-settings. SIGHUP of a terminal that was closed ends it. Settings with a mistake change nothing."""
+settings. SIGHUP of a terminal that was closed ends it."""
 
 import logging
 import os
@@ -8,9 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, MutableMapping
-
-from gpudeck.agent.settings import AgentSettings
-from gpudeck.model.errors import UsageError
 
 log = logging.getLogger(__name__)
 
@@ -111,27 +108,3 @@ class SystemdNotifier:
                 opened.sendto("\n".join(lines).encode(), place)
         except OSError as error:
             log.debug("%s was not notified of %s: %s", self._address, lines[0], error)
-
-
-def reload_settings(
-    before: AgentSettings,
-    read: Callable[[], AgentSettings],
-    rehearse: Callable[[AgentSettings, AgentSettings], None],
-    supervisor: SystemdNotifier,
-) -> AgentSettings | None:
-    """The new settings, or None to keep those from before. The caller calls `ready` once it runs with them.
-    `read` gives the settings as they are written now, `rehearse` tries them against `before`; both raise UsageError."""
-    supervisor.reloading()
-    try:
-        wanted = read()
-        if wanted != before:
-            rehearse(wanted, before)
-            log.info("the settings have changed: restarting with the new ones")
-            return wanted
-    except UsageError as error:
-        log.error("the new settings cannot be used, the previous ones stay in effect: %s", error)  # noqa: TRY400
-        supervisor.ready("running with the previous settings: those in the file cannot be used")
-        return None
-    log.info("the settings have not changed")
-    supervisor.ready()
-    return None
