@@ -220,9 +220,8 @@ class AdmissionGate:
                 key, is_refused = (senders, sender.id), partial(_refuses_body, senders)
                 limiter, by = self._reports, key
         elif path.endswith(_REPORTS):
-            # A token that was accepted from an address has its own limit there. Kept by its hash: secrets are not
-            # stored
-            # unless needed.
+            # A token that was accepted from an address has its own limit there. It is kept as a hash, as
+            # secrets are not stored unless needed.
             token = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
             key = (hash(token), caller)
             limiter, by = (self._reports, key) if key in self._reports else (limiter, by)
