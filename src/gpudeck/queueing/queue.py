@@ -428,7 +428,8 @@ class QueueService(Service):
                 continue
             asked_at = self._now()
             try:
-                self.queue.positions.run_lengths = await asyncio.to_thread(_query_run_lengths, history, asked_at)
+                found = await asyncio.to_thread(_query_run_lengths, history, asked_at)
+                self.queue.positions.estimate_from(found)
             except (HistoryRefused, Temporary) as error:
                 log.debug("cannot estimate waiting times: %s", error)
             except Exception:

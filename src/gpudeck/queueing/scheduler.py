@@ -167,16 +167,19 @@ _SOON: Final = WaitEstimate(None, "just arrived")
 
 
 class PositionFinder:
-    """The positions in the queue, as of the last `settle`. `run_lengths` are what estimates follow from, None without a
-    history."""
+    """The positions in the queue, as of the last `settle`."""
 
     def __init__(self) -> None:
         self.claimed: dict[str, int] = {}
-        self.run_lengths: RunLengths | None = None
+        self._run_lengths: RunLengths | None = None
         self._positions: dict[int, int] = {}
         self._estimates: dict[int, WaitEstimate] = {}
         self._reasons: dict[int, str] = {}
         self._never: dict[int, str] = {}
+
+    def estimate_from(self, run_lengths: RunLengths) -> None:
+        """Without a history there are no estimates."""
+        self._run_lengths = run_lengths
 
     def arrange(self, requests: Iterable[Request]) -> list[Request]:
         """Number the requests that wait, and return them in their order."""
@@ -191,7 +194,7 @@ class PositionFinder:
         waiting = self.arrange(requests)
         self.claimed = found.claimed
         possible = [one for one in waiting if one.id not in found.impossible]
-        self._estimates = estimate_waits(possible, gpus, self.run_lengths)
+        self._estimates = estimate_waits(possible, gpus, self._run_lengths)
         self._reasons, self._never = {}, {}
         for one in waiting:
             if one.id in found.impossible:
