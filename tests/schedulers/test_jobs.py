@@ -19,7 +19,7 @@ from gpudeck.model.job import ImportedGpu, ImportedJob, JobReport, JobReports, r
 from gpudeck.model.report import GpuReading, JobCgroup, Report
 from gpudeck.model.usage import Usage, UsageRow
 from gpudeck.schedulers.base import EndedJob
-from gpudeck.schedulers.job_report import AllocatedSums, AllocatedTime, JobReporter, base_query, read_sums
+from gpudeck.schedulers.job_report import AllocatedSums, JobReporter, base_query, read_sums
 from gpudeck.schedulers.job_store import JobQuery, JobStore, import_jobs
 from gpudeck.schedulers.jobs import TICK_SECONDS, JobService
 from gpudeck.views.jobs import render_job
@@ -87,7 +87,7 @@ class JobSite:
         sums = asyncio.run(read_sums(self.service.store, ask, self.clock()))
         total = UsageRow(0.0, 0.0, None, 0.0, None, None, None)
         nothing = Usage(base_query(ask).by, ask.start, ask.end, None, 10.0, "EUR", [], total)
-        return AllocatedTime(PRICES, lambda _: None).add(nothing, ask, sums, self.clock())
+        return self.reporter.add_sums(nothing, ask, sums, self.clock())
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from functools import reduce
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gpudeck.history.base import HistoryRefused, SeriesQuery, Store, UsageQuery
@@ -68,14 +67,81 @@ async def read_sums(store: JobStore, query: UsageQuery, now: float, since: float
     return AllocatedSums(days, since)
 
 
-class AllocatedTime:
-    """Adds allocated time to usage. `groups` returns the group of users who are in no group of the settings."""
+def _add_up(found: Iterable[UsageSum]) -> dict[str, float]:
+    nothing = dict.fromkeys((*AMOUNTS, "never_used", "imported", "shared"), 0.0)
+    return reduce(add_amounts, [one.amounts for one in found], nothing)
 
-    def __init__(self, settings: UsageSettings, groups: Callable[[str], str | None]) -> None:
-        self._settings = settings
-        self._find_group = find_groups(settings, groups)
 
-    def add(self, usage: Usage, query: UsageQuery, sums: AllocatedSums, now: float) -> Usage:
+def _unused(one: UsageSum) -> float:
+    return max(0.0, one.amounts["allocated"] - one.amounts["used"])
+
+
+def _allocated(one: UsageSum) -> float:
+    """Seconds, monitored or not."""
+    return one.amounts["allocated"] + one.amounts["unobserved"]
+
+
+def base_query(query: UsageQuery) -> UsageQuery:
+    """The query for the history, which does not know the names of schedulers and whose rows are not needed then."""
+    return replace(query, by="user", daily=False, label=None) if query.by in JOB_NAMES else query
+
+
+MAX_STARTS: Final = 100
+"""Starts of one job, or tasks of one array, in an answer."""
+MAX_STRETCH_GPUS: Final = 32
+_SEEN_SECONDS: Final = 180.0
+"""A job that another hub saw this recently is running."""
+_STRETCH_SECONDS: Final = 600.0
+_STRETCH_POINTS: Final = 2000
+_NOTHING: Final = dict.fromkeys(AMOUNTS, 0.0)
+_Gpu = tuple[JobGpuRecord, Mapping[str, float]]
+
+
+class JobReporter:
+    """Finds jobs and describes them, and adds allocated time to usage. `groups` returns the group of users who are in
+    no group of the settings."""
+
+    def __init__(
+        self,
+        service: JobService,
+        settings: UsageSettings | None = None,
+        groups: Callable[[str], str | None] = lambda _: None,
+    ) -> None:
+        self.service = service
+        self.settings = settings or UsageSettings()
+        self._find_group = find_groups(self.settings, groups)
+
+    async def read_sums(self, query: UsageQuery, now: float) -> AllocatedSums | None:
+        """Sums for `add_allocated`; None if no job is recorded until the end of the period. Raises Temporary and
+        HistoryRefused."""
+        is_by_job = query.by in JOB_NAMES
+        if is_by_job and not self.service.has_jobs:
+            why = f"no scheduler has given a GPU to a job here, so there is no {query.by}"
+            hint = "Rows are by user, group, host or model where the hub reads no scheduler. See docs/slurm.md."
+            raise HistoryRefused("no_jobs", why, hint)
+        if (query.by == "label") != (query.label is not None):
+            hint = "Ask with by=label&label=team, or `--by label:team`."
+            raise HistoryRefused("bad_label", "by=label needs the name of a label, and only that has one", hint)
+        if not self.service.has_jobs:
+            return None
+        # In their first minute jobs and their usage are not written yet.
+        await self.service.settle()
+        await self.service.settle_usage(self.service.tracker.list_unwritten())
+        since = await self.service.find_beginning()
+        sums = await read_sums(self.service.store, query, now, now if since is None else since)
+        if query.end > sums.since or sums.days:
+            return sums
+        if not is_by_job:
+            return None
+        known = f"no job is recorded before {datetime.fromtimestamp(sums.since, UTC):%Y-%m-%d %H:%M} UTC"
+        hint = "Ask about a period that ends later, or by user, group, host or model."
+        raise HistoryRefused("no_jobs", f"{known}, so the usage by {query.by} is not known in this period", hint)
+
+    def add_allocated(self, history: Store, query: UsageQuery, sums: AllocatedSums | None, now: float) -> Usage:
+        usage = history.usage(base_query(query))
+        return usage if sums is None else self.add_sums(usage, query, sums, now)
+
+    def add_sums(self, usage: Usage, query: UsageQuery, sums: AllocatedSums, now: float) -> Usage:
         """For rows that only schedulers know, `usage` is the history's usage by user. May block."""
         usage.allocated_since = sums.since if sums.since > query.start else None
         wanted = [(day, one) for day, one in sums.days if self._is_wanted(query, one)]
@@ -132,7 +198,7 @@ class AllocatedTime:
         return row
 
     def _cost(self, found: Sequence[UsageSum], seconds: Callable[[UsageSum], float]) -> float | None:
-        prices = [(price_of(one.names[-1] or "", self._settings.prices), seconds(one)) for one in found]
+        prices = [(price_of(one.names[-1] or "", self.settings.prices), seconds(one)) for one in found]
         costs = [price * part / HOUR for price, part in prices if price is not None]
         return sum(costs) if costs else None
 
@@ -159,74 +225,6 @@ class AllocatedTime:
         if query.by == "label":
             return read_labels(name).get(query.label or ""), False
         return name, name is None and query.by == "user"
-
-
-def _add_up(found: Iterable[UsageSum]) -> dict[str, float]:
-    nothing = dict.fromkeys((*AMOUNTS, "never_used", "imported", "shared"), 0.0)
-    return reduce(add_amounts, [one.amounts for one in found], nothing)
-
-
-def _unused(one: UsageSum) -> float:
-    return max(0.0, one.amounts["allocated"] - one.amounts["used"])
-
-
-def _allocated(one: UsageSum) -> float:
-    """Seconds, monitored or not."""
-    return one.amounts["allocated"] + one.amounts["unobserved"]
-
-
-def base_query(query: UsageQuery) -> UsageQuery:
-    """The query for the history, which does not know the names of schedulers and whose rows are not needed then."""
-    return replace(query, by="user", daily=False, label=None) if query.by in JOB_NAMES else query
-
-
-MAX_STARTS: Final = 100
-"""Starts of one job, or tasks of one array, in an answer."""
-MAX_STRETCH_GPUS: Final = 32
-_SEEN_SECONDS: Final = 180.0
-"""A job that another hub saw this recently is running."""
-_STRETCH_SECONDS: Final = 600.0
-_STRETCH_POINTS: Final = 2000
-_NOTHING: Final = dict.fromkeys(AMOUNTS, 0.0)
-_Gpu = tuple[JobGpuRecord, Mapping[str, float]]
-
-
-class JobReporter(Struct):
-    """Finds jobs and describes them. `groups` returns the group of users who are in no group of the settings."""
-
-    service: JobService
-    settings: UsageSettings = UsageSettings()
-    groups: Callable[[str], str | None] = lambda _: None
-
-    async def read_sums(self, query: UsageQuery, now: float) -> AllocatedSums | None:
-        """Sums for `add_allocated`; None if no job is recorded until the end of the period. Raises Temporary and
-        HistoryRefused."""
-        is_by_job = query.by in JOB_NAMES
-        if is_by_job and not self.service.has_jobs:
-            why = f"no scheduler has given a GPU to a job here, so there is no {query.by}"
-            hint = "Rows are by user, group, host or model where the hub reads no scheduler. See docs/slurm.md."
-            raise HistoryRefused("no_jobs", why, hint)
-        if (query.by == "label") != (query.label is not None):
-            hint = "Ask with by=label&label=team, or `--by label:team`."
-            raise HistoryRefused("bad_label", "by=label needs the name of a label, and only that has one", hint)
-        if not self.service.has_jobs:
-            return None
-        # In their first minute jobs and their usage are not written yet.
-        await self.service.settle()
-        await self.service.settle_usage(self.service.tracker.list_unwritten())
-        since = await self.service.find_beginning()
-        sums = await read_sums(self.service.store, query, now, now if since is None else since)
-        if query.end > sums.since or sums.days:
-            return sums
-        if not is_by_job:
-            return None
-        known = f"no job is recorded before {datetime.fromtimestamp(sums.since, UTC):%Y-%m-%d %H:%M} UTC"
-        hint = "Ask about a period that ends later, or by user, group, host or model."
-        raise HistoryRefused("no_jobs", f"{known}, so the usage by {query.by} is not known in this period", hint)
-
-    def add_allocated(self, history: Store, query: UsageQuery, sums: AllocatedSums | None, now: float) -> Usage:
-        usage = history.usage(base_query(query))
-        return usage if sums is None else AllocatedTime(self.settings, self.groups).add(usage, query, sums, now)
 
     async def search(self, query: JobQuery, now: float) -> list[JobSummary]:
         await self.service.settle()
