@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct, field
 
-from gpudeck.digests.figures import MAX_RUNS, FleetFigures, OwnRuns, OwnUse, PeriodFigures, describe_use, sum_use
+from gpudeck.digests.figures import MAX_RUNS, FleetFigures, PeriodFigures, UserRuns, UseSums, describe_use, sum_use
 from gpudeck.model.job import RATING_WORDS, Run
 from gpudeck.model.text import clean, show_count, show_length, show_span, without_maker
 from gpudeck.model.usage import NumberFormat, Usage, WastedHours, show_number
@@ -70,7 +70,7 @@ class Style(Struct, frozen=True):
 
 
 def describe_own(
-    figures: PeriodFigures, use: OwnUse, runs: OwnRuns, style: Style, *, shows_commands: bool
+    figures: PeriodFigures, use: UseSums, runs: UserRuns, style: Style, *, shows_commands: bool
 ) -> DigestSection:
     """A user's own figures, the best and the worst run, and one suggestion."""
     rows = _describe_use(use, style)
@@ -121,7 +121,7 @@ def describe_fleet(figures: PeriodFigures, fleet: FleetFigures, style: Style, no
     ]
 
 
-def _describe_use(use: OwnUse, style: Style) -> list[Figure]:
+def _describe_use(use: UseSums, style: Style) -> list[Figure]:
     is_part = use.utilization is not None and use.measured_hours < 0.995 * use.gpu_hours
     part = f"of {style.number(use.measured_hours)} measured" if is_part else ""
     rows = [
@@ -167,7 +167,7 @@ def _shorten(text: str) -> str:
     return text if len(text) <= _MAX_COMMAND else f"{text[: _MAX_COMMAND - 1]}…"
 
 
-def _suggest(runs: OwnRuns) -> list[str]:
+def _suggest(runs: UserRuns) -> list[str]:
     for label, run in (("worst", runs.worst), ("best", runs.best)):
         for one in [] if run is None or run.verdict is None else run.verdict.suggestions[:1]:
             return [f"Suggestion for your {label} run: {clean(f'{one.text}: {one.evidence}. {one.fix}')}"]
@@ -181,7 +181,7 @@ def _describe_coverage(usage: Usage, style: Style) -> list[str]:
     return [f"Coverage: the GPUs were monitored in {style.percent(usage.coverage)} of the period{since}."]
 
 
-def _row(name: str, use: OwnUse, style: Style) -> tuple[str, ...]:
+def _row(name: str, use: UseSums, style: Style) -> tuple[str, ...]:
     cost = "–" if use.cost is None else style.number(use.cost, 2)
     return name, style.number(use.gpu_hours), style.percent(use.utilization), style.number(use.idle.hours), cost
 

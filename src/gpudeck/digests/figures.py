@@ -1,6 +1,7 @@
 """Reads the figures of digests from the history, the event log, the queue and the alerts.
 
-    usage and waste of the period + newest runs of a user → OwnRuns; usage, waste, reliability, free GPUs → FleetFigures
+    usage and waste of the period, newest runs of a user → UseSums, UserRuns
+    usage, waste, reliability, queue, free GPUs → FleetFigures
 
 Usage and waste are read once per period, for all recipients together.
 """
@@ -49,7 +50,7 @@ class PeriodFigures(Struct, frozen=True):
         return bool(self.usage.coverage)
 
 
-class OwnUse(Struct, frozen=True):
+class UseSums(Struct, frozen=True):
     """The use of some logins together. None is unknown, also if it is unknown for one of them."""
 
     gpu_hours: float
@@ -69,7 +70,7 @@ class OwnUse(Struct, frozen=True):
         return (self.active_hours or 0.0) / self.measured_hours if is_known else None
 
 
-class OwnRuns(Struct, frozen=True):
+class UserRuns(Struct, frozen=True):
     """The best and the worst run, with verdicts. `count` is None if there are more than were evaluated."""
 
     best: Run | None = None
@@ -103,7 +104,7 @@ class FigureReader(Struct, frozen=True):
         is_comparable = before is not None and bool(before.coverage) and before.known_since is None
         return PeriodFigures(usage, before if is_comparable else None, waste)
 
-    async def read_runs(self, period: DigestPeriod, logins: Sequence[Collection[str]]) -> list[OwnRuns]:
+    async def read_runs(self, period: DigestPeriod, logins: Sequence[Collection[str]]) -> list[UserRuns]:
         """The runs of each user, by their logins."""
 
         def find(store: Store) -> list[list[Run]]:
@@ -117,7 +118,8 @@ class FigureReader(Struct, frozen=True):
             return None if run is None else judged[run.id]
 
         return [
-            OwnRuns(show(best), show(worst), len(runs) if len(runs) < MAX_RUNS else None) for runs, best, worst in found
+            UserRuns(show(best), show(worst), len(runs) if len(runs) < MAX_RUNS else None)
+            for runs, best, worst in found
         ]
 
     async def read_fleet(self, period: DigestPeriod) -> FleetFigures:
@@ -156,7 +158,7 @@ def choose_runs(runs: Iterable[Run]) -> tuple[Run | None, Run | None]:
     return best, worst
 
 
-def sum_use(figures: PeriodFigures, logins: Collection[str]) -> OwnUse | None:
+def sum_use(figures: PeriodFigures, logins: Collection[str]) -> UseSums | None:
     """None if none of these logins used, or was allocated, a GPU in the period."""
     rows = [row for row in figures.usage.rows if row.user in logins]
     wasted = [row for row in figures.waste.rows if row.name in logins]
@@ -166,8 +168,8 @@ def sum_use(figures: PeriodFigures, logins: Collection[str]) -> OwnUse | None:
     return describe_use(rows, wasted, before)
 
 
-def describe_use(rows: Sequence[UsageRow], wasted: Sequence[WasteRow], before: Sequence[UsageRow] | None) -> OwnUse:
-    return OwnUse(
+def describe_use(rows: Sequence[UsageRow], wasted: Sequence[WasteRow], before: Sequence[UsageRow] | None) -> UseSums:
+    return UseSums(
         gpu_hours=sum(row.gpu_hours for row in rows),
         before=None if before is None else sum(row.gpu_hours for row in before),
         active_hours=_sum_known(row.active_hours for row in rows),

@@ -23,7 +23,7 @@ from gpudeck.database.engine import Database, FleetStore
 from gpudeck.database.schema import REAL
 from gpudeck.database.schema import digests as table
 from gpudeck.digests.content import Digest, DigestSection, Style, describe_fleet, describe_group, describe_own
-from gpudeck.digests.figures import FigureReader, FleetFigures, OwnRuns, PeriodFigures, sum_use
+from gpudeck.digests.figures import FigureReader, FleetFigures, PeriodFigures, UserRuns, sum_use
 from gpudeck.digests.periods import DigestPeriod, find_period
 from gpudeck.digests.render import render_html, render_lines, render_text
 from gpudeck.digests.settings import DigestSettings
@@ -266,14 +266,14 @@ class DigestService(Service):
         if done:
             await self._store.add(done, now)
 
-    async def _read(self, some: Sequence[Recipient]) -> tuple[list[OwnRuns], FleetFigures | None]:
+    async def _read(self, some: Sequence[Recipient]) -> tuple[list[UserRuns], FleetFigures | None]:
         """The runs of recipients of the same period, and the figures of the fleet if one of them sees those."""
         period = some[0].period
         runs = await self._reader.read_runs(period, [one.logins for one in some])
         return runs, await self._reader.read_fleet(period) if any(one.role == "admin" for one in some) else None
 
     def _compose(
-        self, one: Recipient, figures: PeriodFigures, runs: OwnRuns, fleet: FleetFigures | None, now: float
+        self, one: Recipient, figures: PeriodFigures, runs: UserRuns, fleet: FleetFigures | None, now: float
     ) -> Digest | None:
         """None if there is nothing to report."""
         style = Style(one.numbers, load_zone(one.zone), figures.usage.currency)
