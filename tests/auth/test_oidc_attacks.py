@@ -12,6 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 from joserfc import jwt
+from sqlalchemy import update
 
 from fakes.api_app import make_app, make_auth
 from fakes.hostile_provider import CLIENT, OTHER_KEY, SECRET, HostileProvider, hostile_provider
@@ -19,6 +20,7 @@ from gpudeck.auth import audit, oidc, oidc_logins
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.oidc_logins import FinishedLogin, OidcLogins, check_place
 from gpudeck.auth.settings import AuthSettings, OidcSettings
+from gpudeck.database.schema import provider_grants
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.errors import GpudeckError, Refused, Temporary
 
@@ -242,6 +244,43 @@ def test_clocks_that_differ_by_a_minute_and_a_half(auth: Auth, provider: Hostile
         return await finish(logins, *await begin(logins, provider))
 
     assert run(auth, act).secret
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "is_out"),
+    [
+        (400, "invalid_grant", True),
+        (400, "invalid_request", True),
+        (403, "access_denied", True),
+        (400, "interaction_required", True),
+        (401, "invalid_client", False),
+        (400, "unauthorized_client", False),
+        (400, "temporarily_unavailable", False),
+        (429, "slow_down", False),
+        (503, "server_error", False),
+        (400, "", False),
+        (403, "", False),
+    ],
+)
+def test_a_refresh_that_is_refused_ends_the_session_if_it_is_about_the_user(
+    auth: Auth, provider: HostileProvider, status: int, error: str, is_out: bool
+) -> None:
+    async def act(logins: OidcLogins) -> None:
+        secret = (await finish(logins, *await begin(logins, provider))).secret
+        assert secret is not None
+        provider.refusal = status, {"error": error} if error else "no JSON object"
+        await auth.database.execute(update(provider_grants).values(due_at=0.0))
+        await logins.check_grants()
+        auth.sessions.forget()
+        assert (await auth.find_session(secret) is None) == is_out
+        is_ours = error in {"invalid_client", "unauthorized_client"}
+        assert ("Correct client_id" in str(logins.providers["p0"].problem)) == is_ours
+        provider.refusal = None
+        await auth.database.execute(update(provider_grants).values(due_at=0.0))
+        await logins.check_grants()
+        assert logins.providers["p0"].problem is None
+
+    run(auth, act)
 
 
 def test_userinfo_of_another_user(auth: Auth, provider: HostileProvider, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,18 +3,20 @@
 import asyncio
 import re
 from collections.abc import Coroutine, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import delete, select, update
 
 from fakes.api_app import make_auth
 from fakes.hubs import HubProcess, gpudeck, start
 from fakes.oidc_hub import HubPlace, entry
-from fakes.oidc_providers import CLIENT, SECRET, NodeProvider, node_provider, pass_forms
+from fakes.oidc_providers import CLIENT, SECRET, NodeProvider, node_provider, pass_forms, prepare_canaille
 from fakes.ports import free_port
 from fakes.waiting import wait_until
 from gpudeck.auth.auth import Auth
@@ -22,7 +24,7 @@ from gpudeck.auth.caller import Caller
 from gpudeck.auth.settings import AuthSettings, MappingSettings, OidcSettings
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import identities, provider_grants
-from gpudeck.model.errors import Refused
+from gpudeck.model.errors import Refused, Temporary
 
 
 @pytest.fixture
@@ -93,11 +95,11 @@ def test_a_login_that_is_tried_shows_claims_and_reasons_and_logs_nobody_in(
 class Player:
     """The hub's own service in this process, so that a test says when sessions are due."""
 
-    def __init__(self, place: HubPlace, provider: NodeProvider, database: Database | None = None) -> None:
+    def __init__(self, place: HubPlace, issuer: str, database: Database | None = None, **mapping: Any) -> None:
         (place.folder / "secret").write_text(SECRET)
-        mapping = MappingSettings(roles={"admin": ["gpu-admins"]}, default_role="viewer")
+        usual = MappingSettings(roles={"admin": ["gpu-admins"]}, default_role="viewer")
         scopes, file = ["openid", "profile", "email", "groups"], str(place.folder / "secret")
-        settings = OidcSettings("node", provider.issuer, CLIENT, file, scopes=scopes, mapping=mapping)
+        settings = OidcSettings("node", issuer, CLIENT, file, scopes=scopes, mapping=replace(usual, **mapping))
         auth = AuthSettings(oidc=[settings])
         if database is None:
             self.auth = make_auth(place.folder, auth, public_url=place.url)
@@ -154,8 +156,8 @@ class Player:
 def test_a_trial_that_one_hub_begins_can_be_finished_by_another(
     place: HubPlace, provider: NodeProvider, database: Database
 ) -> None:
-    player = Player(place, provider, database)
-    other = Player(place, provider, database)
+    player = Player(place, provider.issuer, database)
+    other = Player(place, provider.issuer, database)
 
     async def playing() -> None:
         trial = await player.logins.make_trial("node")
@@ -173,7 +175,7 @@ def test_a_trial_that_one_hub_begins_can_be_finished_by_another(
 def test_sessions_follow_the_provider_and_end_when_it_disables_the_user(
     place: HubPlace, provider: NodeProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    player = Player(place, provider)
+    player = Player(place, provider.issuer)
     caplog.set_level("INFO", "gpudeck")
 
     async def playing() -> None:
@@ -195,10 +197,45 @@ def test_sessions_follow_the_provider_and_end_when_it_disables_the_user(
     assert (entry.action, entry.subject, entry.who) == ("end session", "ada", "the hub")
 
 
+@pytest.fixture
+def canaille(place: HubPlace, iam_server: Any) -> Iterator[tuple[str, Any]]:
+    """The issuer, and the user grace, who is logged in there."""
+    issuer, user, client = prepare_canaille(iam_server, f"{place.url}/api/v1/login/oidc/node/callback")
+    iam_server.consent(user, client)
+    iam_server.login(user)
+    yield issuer, user
+    iam_server.logout()
+    iam_server.backend.delete(client)
+    iam_server.backend.delete(user)
+
+
+def test_a_user_whom_canaille_locks_is_out_with_session_and_token(
+    place: HubPlace, canaille: tuple[str, Any], iam_server: Any
+) -> None:
+    """Providers that use Authlib refuse a locked user with invalid_request."""
+    issuer, grace = canaille
+    player = Player(place, issuer, name_claim="email", trust_email=True)
+
+    async def playing() -> None:
+        url, cookie = await player.logins.begin("node")
+        async with httpx.AsyncClient(timeout=60) as browser:
+            answer = await browser.get(url)
+        told = {name: values[0] for name, values in parse_qs(urlsplit(answer.headers["location"]).query).items()}
+        secret = await player.finish(cookie, told)
+        token = await player.make_token(secret)
+        assert await player.check(secret) is not None
+        grace.lock_date = datetime.now(UTC) - timedelta(minutes=1)
+        iam_server.backend.save(grace)
+        assert await player.check(secret) is None
+        assert player.auth.find_token(token) is None
+
+    player.run(playing())
+
+
 def test_a_provider_that_is_down_ends_no_session_and_is_named(
     place: HubPlace, provider: NodeProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    player = Player(place, provider)
+    player = Player(place, provider.issuer)
 
     async def playing() -> None:
         secret = await player.finish(*await player.begin("ada"))
@@ -212,7 +249,7 @@ def test_a_provider_that_is_down_ends_no_session_and_is_named(
 def test_personal_tokens_end_with_the_user_also_after_the_session_and_come_back_with_a_login(
     place: HubPlace, provider: NodeProvider, database: Database
 ) -> None:
-    player = Player(place, provider, database)
+    player = Player(place, provider.issuer, database)
     find = player.auth.find_token
 
     async def playing() -> None:
@@ -240,7 +277,7 @@ def test_personal_tokens_end_with_the_user_also_after_the_session_and_come_back_
 def test_tokens_of_a_user_whom_an_admin_disabled_stay_worthless_after_a_login(
     place: HubPlace, provider: NodeProvider
 ) -> None:
-    player = Player(place, provider)
+    player = Player(place, provider.issuer)
 
     async def playing() -> None:
         await player.auth.accounts.add("root", "admin", None)
@@ -260,7 +297,7 @@ def test_tokens_of_a_user_whom_an_admin_disabled_stay_worthless_after_a_login(
 def test_while_the_provider_is_down_tokens_still_count_and_the_log_says_so_once(
     place: HubPlace, provider: NodeProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    player = Player(place, provider)
+    player = Player(place, provider.issuer)
 
     async def playing() -> None:
         secret = await player.finish(*await player.begin("ada"))
@@ -278,7 +315,7 @@ def test_while_the_provider_is_down_tokens_still_count_and_the_log_says_so_once(
 def test_of_many_ended_sessions_one_is_asked_about_while_there_are_tokens_and_none_without(
     place: HubPlace, provider: NodeProvider, database: Database
 ) -> None:
-    player = Player(place, provider, database)
+    player = Player(place, provider.issuer, database)
 
     async def playing() -> None:
         secrets = [await player.finish(*await player.begin("ada")) for _ in range(3)]
@@ -301,7 +338,7 @@ def test_without_refresh_tokens_personal_tokens_end_some_time_after_the_login(
     provider.stop()
     provider.gives_refresh_tokens = False
     provider.start()
-    player = Player(place, provider)
+    player = Player(place, provider.issuer)
 
     async def playing() -> None:
         trial = await player.logins.make_trial("node")
@@ -324,7 +361,7 @@ def test_without_refresh_tokens_personal_tokens_end_some_time_after_the_login(
 def test_tokens_of_before_are_suspended_when_nobody_can_be_asked_about_their_user(
     place: HubPlace, provider: NodeProvider, database: Database
 ) -> None:
-    player = Player(place, provider, database)
+    player = Player(place, provider.issuer, database)
 
     async def playing() -> None:
         secret = await player.finish(*await player.begin("ada"))
@@ -343,7 +380,7 @@ def test_code_injection_fails_at_the_provider_and_is_logged(
     place: HubPlace, provider: NodeProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The attacker's code in the victim's login: PKCE binds the code to the login that it was made for."""
-    player = Player(place, provider)
+    player = Player(place, provider.issuer)
 
     async def playing() -> None:
         _, stolen = await player.begin("ada")
@@ -417,3 +454,34 @@ def test_a_provider_that_is_down_is_named_on_the_page_and_accounts_still_work(pl
         assert "does not answer" in told["problem"]
         body = {"name": "root", "password": "four-random-words"}
         assert httpx.post(f"{hub.url}/api/v1/login", json=body).json()["role"] == "admin"
+
+
+def test_a_provider_that_goes_down_is_named_soon_and_nobody_is_sent_there(
+    place: HubPlace, provider: NodeProvider
+) -> None:
+    with place.running(entry("node", provider.issuer, place.folder / "secret")) as hub:
+
+        def leads_to() -> str:
+            return httpx.get(f"{hub.url}/api/v1/login/oidc/node").headers["location"]
+
+        assert leads_to().startswith(provider.issuer)
+        provider.stop()
+        wait_until(lambda: leads_to() == f"{hub.url}/", "the way back to the form")
+        (told,) = httpx.get(f"{hub.url}/api/v1/me").json()["providers"]
+        assert "does not answer" in told["problem"]
+        provider.start()
+        wait_until(lambda: leads_to().startswith(provider.issuer), "the provider's return")
+
+
+def test_a_refresh_that_finds_the_provider_down_names_it(place: HubPlace, provider: NodeProvider) -> None:
+    player = Player(place, provider.issuer)
+
+    async def playing() -> None:
+        await player.finish(*await player.begin("ada"))
+        provider.stop()
+        await player.ask_again()
+        with pytest.raises(Temporary, match="cannot be used now"):
+            await player.logins.begin("node")
+        assert "does not answer" in str(player.logins.providers["node"].problem)
+
+    player.run(playing())

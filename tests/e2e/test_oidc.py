@@ -4,44 +4,16 @@ import re
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from e2e.looking import is_wider_than_its_window
 from fakes.oidc_hub import MAPPING, HubPlace, entry
-from fakes.oidc_providers import CLIENT, SECRET, node_provider
+from fakes.oidc_providers import node_provider, prepare_canaille
 from fakes.reverse_proxies import nginx
 
 pytestmark = pytest.mark.browser
 PROXIED = "  proxy: {addresses: [127.0.0.1]}"
-
-
-def prepare_canaille(iam: Any, callback: str) -> str:
-    """The issuer, which knows the user grace and this hub."""
-    user = iam.models.User(
-        user_name="grace", family_name="H", given_name="Grace", emails=["grace@example.org"], password="correct horse"
-    )
-    iam.backend.save(user)
-    group = iam.models.Group(display_name="staff", members=[user])
-    iam.backend.save(group)
-    iam.backend.reload(user)
-    client = iam.models.Client(
-        client_id=CLIENT,
-        client_secret=SECRET,
-        client_name="gpudeck",
-        client_uri="http://127.0.0.1",
-        redirect_uris=[callback],
-        grant_types=["authorization_code", "refresh_token"],
-        response_types=["code"],
-        token_endpoint_auth_method="client_secret_basic",
-        scope=["openid", "profile", "email", "groups"],
-    )
-    iam.backend.save(client)
-    client.audience = [client]
-    iam.backend.save(client)
-    document = httpx.get(f"{iam.url}.well-known/openid-configuration").json()
-    return str(document["issuer"])
 
 
 def log_in_at_node(page: Page) -> None:
@@ -69,7 +41,7 @@ def see_mine(page: Page, url: str, name: str) -> None:
 def test_a_phone_logs_in_through_two_providers_behind_nginx(tmp_path: Path, chromium: Browser, iam_server: Any) -> None:
     place = HubPlace(tmp_path)
     with nginx(tmp_path, place.url) as url, node_provider(tmp_path, url) as node:
-        issuer = prepare_canaille(iam_server, f"{url}/api/v1/login/oidc/canaille/callback")
+        issuer, _, _ = prepare_canaille(iam_server, f"{url}/api/v1/login/oidc/canaille/callback")
         by_mail = f"{MAPPING}        name_claim: email\n        trust_email: true\n"
         entries = [
             entry("node", node.issuer, tmp_path / "s1"),

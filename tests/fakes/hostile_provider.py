@@ -19,7 +19,7 @@ OTHER_KEY = RSAKey.generate_key(2048, {"kid": "first", "use": "sig", "alg": "RS2
 
 class HostileProvider(http.server.ThreadingHTTPServer):
     """`document` are changes of the discovery document; `claims` of the ID token; `sign` makes it. `forms` is what its
-    token endpoint was sent."""
+    token endpoint was sent; `refusal` is what that answers instead of tokens."""
 
     daemon_threads = True
 
@@ -31,6 +31,7 @@ class HostileProvider(http.server.ThreadingHTTPServer):
         self.claims: dict[str, Any] = {}
         self.userinfo: dict[str, Any] = {"sub": "1"}
         self.padding = 0
+        self.refusal: tuple[int, object] | None = None
         self.forms: list[dict[str, str]] = []
         self.asked: list[str] = []
         self.sign: Callable[[dict[str, Any]], str] = self.sign_well
@@ -54,6 +55,8 @@ class HostileProvider(http.server.ThreadingHTTPServer):
             return 200, {"keys": [self.key.as_dict(private=False)]}
         if path == "/token_endpoint":
             self.forms.append(form)
+            if self.refusal is not None:
+                return self.refusal
             token = self.sign(self.make_claims())
             return 200, {"access_token": "at", "token_type": "Bearer", "id_token": token, "refresh_token": "rt"}
         return 200, self.userinfo

@@ -134,3 +134,30 @@ def pass_forms(browser: httpx.Client, url: str, user: str, until: str) -> str:
         if url.startswith(until):
             return url
     raise AssertionError(f"no end at {url}")
+
+
+def prepare_canaille(iam: Any, callback: str) -> tuple[str, Any, Any]:
+    """The issuer, which knows the user grace and this hub; and its records of both."""
+    user = iam.models.User(
+        user_name="grace", family_name="H", given_name="Grace", emails=["grace@example.org"], password="correct horse"
+    )
+    iam.backend.save(user)
+    group = iam.models.Group(display_name="staff", members=[user])
+    iam.backend.save(group)
+    iam.backend.reload(user)
+    client = iam.models.Client(
+        client_id=CLIENT,
+        client_secret=SECRET,
+        client_name="gpudeck",
+        client_uri="http://127.0.0.1",
+        redirect_uris=[callback],
+        grant_types=["authorization_code", "refresh_token"],
+        response_types=["code"],
+        token_endpoint_auth_method="client_secret_basic",
+        scope=["openid", "profile", "email", "groups"],
+    )
+    iam.backend.save(client)
+    client.audience = [client]
+    iam.backend.save(client)
+    document = httpx.get(f"{iam.url}.well-known/openid-configuration").json()
+    return str(document["issuer"]), user, client

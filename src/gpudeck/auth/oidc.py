@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote_plus, urlencode, urlsplit
 
 import msgspec
@@ -38,14 +38,22 @@ DEADLINE_SECONDS: Final = 8.0
 MAX_BYTES: Final = 512 * 1024
 LEEWAY_SECONDS: Final = 120
 """How far the clocks of hub and provider may differ."""
-DOCUMENT_SECONDS: Final = 300.0
-"""How long a discovery document counts; an older one still does while the provider does not answer."""
+DOCUMENT_SECONDS: Final = 30.0
+"""How long a discovery document counts: a provider that is down is named on the login form by then. To finish a login
+that was begun, an older one still counts while the provider does not answer."""
+BEGIN_SECONDS: Final = 2.0
+"""The same before a browser is sent to the provider."""
 KEYS_SECONDS: Final = 3600.0
 RETRY_SECONDS: Final = 15.0
 """The provider is asked for its document or its keys so seldom at most while something is wrong with them."""
 AT_ONCE: Final = 8
 _MAX_KEYS: Final = 50
 _METHODS: Final = ("client_secret_basic", "client_secret_post")
+_CLIENT_ERRORS: Final = frozenset({"invalid_client", "unauthorized_client", "unsupported_grant_type", "invalid_scope"})
+"""Errors of the token endpoint (RFC 6749) that mean that this hub is configured wrongly."""
+_SERVER_ERRORS: Final = frozenset({"", "server_error", "temporarily_unavailable", "slow_down"})
+"""Those that say nothing about the user. Every other one refuses the user: a disabled user is `invalid_grant` for most
+providers, `invalid_request` for those that use Authlib, `access_denied` or `interaction_required` for others."""
 _LOGOUT_EVENT: Final = "http://schemas.openid.net/event/backchannel-logout"
 ALGORITHMS: Final = frozenset(
     ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519")
@@ -97,15 +105,19 @@ class GrantEnded(Refused):
     """The provider gives no further tokens: the user is disabled or logged out there, or the token is too old."""
 
 
+class _ClientRefused(Temporary):
+    """The provider does not accept this hub: that says nothing about the user."""
+
+
 class OidcProvider:
-    """`start` asks for the document in advance. `problem` is why nobody can log in through it now; None: they can."""
+    """`problem` is why nobody can log in through it now, as far as is known; None: they can."""
 
     def __init__(self, settings: OidcSettings, redirect_uri: str, now: clock.Clock = clock.wall) -> None:
         """Raises UsageError for a file that cannot be read."""
         self.settings = settings
         self.label = settings.label or settings.name
         self.redirect_uri = redirect_uri
-        self.problem: str | None = None
+        self._problems: dict[Literal["discovery", "client"], GpudeckError] = {}
         self.secret = read_secret(settings)
         self._now = now
         self._trust = None if settings.ca_file is None else trust_from(settings.ca_file)
@@ -120,25 +132,40 @@ class OidcProvider:
     async def close(self) -> None:
         await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()))
 
-    async def document(self) -> ProviderDocument:
+    @property
+    def problem(self) -> str | None:
+        return next(map(str, self._problems.values()), None)
+
+    async def document(self, max_age: float = DOCUMENT_SECONDS) -> ProviderDocument:
         """Raises Temporary, also for a document that must not be believed: it may be corrected."""
         async with self._asking:
             age = time.monotonic() - self._document_at
-            if self._document is not None and age < DOCUMENT_SECONDS:
+            if self._document is not None and age < max_age:
                 return self._document
-            if self.problem is not None and time.monotonic() - self._failed_at < RETRY_SECONDS:
-                return self._known()
-            try:
-                self._document = await self._discover()
-                self._document_at = time.monotonic()
-                self._note(None)
-            except GpudeckError as error:
-                self._failed_at = time.monotonic()
-                self._note(str(error))
-            return self._known()
+            if "discovery" not in self._problems or time.monotonic() - self._failed_at >= RETRY_SECONDS:
+                await self._load_document()
+            if self._document is None:
+                raise self._unusable()
+            return self._document
+
+    async def _load_document(self) -> None:
+        try:
+            self._document = await self._discover()
+            self._document_at = time.monotonic()
+            self._note("discovery", None)
+        except GpudeckError as error:
+            self._document_at, self._failed_at = float("-inf"), time.monotonic()
+            self._note("discovery", error)
+
+    def _unusable(self) -> Temporary:
+        why = self._problems["discovery"]
+        return Temporary(f"{self.label} cannot be used now: {why.message}", why.hint or "Try again later.")
 
     async def authorization_url(self, state: str, nonce: str, verifier: str) -> str:
-        document = await self.document()
+        """Raises Temporary where the provider does not answer: the browser would be lost there."""
+        document = await self.document(BEGIN_SECONDS)
+        if "discovery" in self._problems:
+            raise self._unusable()
         parameters = {
             **self.settings.parameters,
             "response_type": "code",
@@ -213,18 +240,15 @@ class OidcProvider:
         hint = {} if id_token is None else {"id_token_hint": id_token}
         return str(add_params_to_uri(self._document.end_session_endpoint, list({**parameters, **hint}.items())))
 
-    def _known(self) -> ProviderDocument:
-        if self._document is None:
-            raise Temporary(f"{self.label} cannot be used now: {self.problem}", "Try again later.")
-        return self._document
-
-    def _note(self, problem: str | None) -> None:
+    def _note(self, where: Literal["discovery", "client"], problem: GpudeckError | None) -> None:
         """Logged when it begins and when it ends."""
-        if problem is not None and problem != self.problem:
-            log.warning("nobody can log in through %s now: %s", self.settings.name, problem)
-        elif problem is None and self.problem is not None:
+        before = self._problems.pop(where, None)
+        if problem is not None:
+            self._problems[where] = problem
+            if str(problem) != str(before):
+                log.warning("nobody can log in through %s now: %s", self.settings.name, problem)
+        elif before is not None and self.problem is None:
             log.info("users can log in through %s again", self.settings.name)
-        self.problem = problem
 
     async def _discover(self) -> ProviderDocument:
         issuer = self.settings.issuer
@@ -286,18 +310,25 @@ class OidcProvider:
 
     async def _ask_for_tokens(self, form: dict[str, str]) -> _TokenAnswer:
         """Providers take the secret in the header or in the form, and many only in the way that the client was
-        registered for: the other one is tried before the client counts as refused."""
+        registered for: the other one is tried before the client or the user counts as refused."""
         supported = (await self.document()).token_endpoint_auth_methods_supported
         methods = [method for method in _METHODS if method in supported] or list(_METHODS[:1])
         methods.sort(key=lambda method: method != self._method)
+        refusals = list[GpudeckError]()
         for method in methods:
             answer = await self._post_form(form, method)
             if answer.status == 200:
                 self._method = method
+                self._note("client", None)
                 return _read(answer.body, _TokenAnswer, "answer with the tokens")
-            if _error_code(answer) != "invalid_client":
+            refusals.append(self._token_refusal(answer))
+            if _error_code(answer) not in {"invalid_client", "invalid_request"}:
                 break
-        raise self._token_refusal(answer)
+        # A refusal of the user comes from the method that the client is registered for.
+        refusal = next((error for error in refusals if isinstance(error, GrantEnded)), refusals[-1])
+        if isinstance(refusal, _ClientRefused | GrantEnded):
+            self._note("client", refusal if isinstance(refusal, _ClientRefused) else None)
+        raise refusal
 
     async def _post_form(self, form: dict[str, str], method: str) -> HttpResponse:
         url = (await self.document()).token_endpoint
@@ -307,20 +338,25 @@ class OidcProvider:
             headers["Authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
         else:
             form = {**form, "client_id": self.settings.client_id, "client_secret": self.secret}
-        async with self._turns:
-            with self._explaining(url):
-                return await self._fetcher(url).post(url, urlencode(form).encode(), headers, accept={400, 401})
+        try:
+            async with self._turns:
+                with self._explaining(url):
+                    return await self._fetcher(url).post(url, urlencode(form).encode(), headers, accept={400, 401, 403})
+        except Temporary:
+            # Whether the provider is down is asked at once, not after DOCUMENT_SECONDS.
+            self._document_at = float("-inf")
+            raise
 
     def _token_refusal(self, answer: HttpResponse) -> GpudeckError:
         code = _error_code(answer)
-        if code == "invalid_grant":
-            return GrantEnded("the provider does not accept the code or the refresh token (invalid_grant).")
-        if code in {"invalid_client", "unauthorized_client"} or answer.status == 401:
-            return Temporary(
-                f"the provider does not accept the client ID or its secret ({code or answer.status}).",
-                f"Correct client_id and client_secret_file of {self.settings.name}.",
+        if code in _CLIENT_ERRORS or (answer.status == 401 and not code):
+            return _ClientRefused(
+                f"the provider does not accept this hub as a client ({code or answer.status}).",
+                f"Correct client_id and client_secret_file of {self.settings.name}, or its client at the provider.",
             )
-        return Temporary(f"the provider answers {answer.status} ({clean(code[:40]) or 'without a reason'}).")
+        if code in _SERVER_ERRORS:
+            return Temporary(f"the provider answers {answer.status} ({code or 'without a reason'}).")
+        return GrantEnded(f"the provider does not accept the code or the refresh token ({clean(code[:40])}).")
 
     async def _complete(self, answer: _TokenAnswer, claims: dict[str, Any]) -> ProviderAnswer:
         userinfo, problem = await self._read_userinfo(answer.access_token, str(claims["sub"]))
