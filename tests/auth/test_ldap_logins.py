@@ -13,7 +13,17 @@ from click.testing import CliRunner, Result
 from fakes.api_app import make_app
 from fakes.clock import FakeClock
 from fakes.passwords import quick_hasher
-from fakes.slapd import GROUPS, PASSWORD, PEOPLE, SERVICE, Slapd, group, person, running_slapd
+from fakes.slapd import (
+    GROUPS,
+    PASSWORD,
+    PEOPLE,
+    SERVICE,
+    SERVICE_PASSWORD,
+    Slapd,
+    group,
+    person,
+    running_slapd,
+)
 from fakes.tables import open_file, put_tables
 from gpudeck.auth.accounts import Account, Passwords
 from gpudeck.auth.auth import Auth
@@ -23,7 +33,7 @@ from gpudeck.auth.settings import AuthSettings, LdapSettings, MappingSettings
 from gpudeck.auth.trials import Trial
 from gpudeck.cli import gpudeck
 from gpudeck.fleet.hub import Hub
-from gpudeck.model.errors import GpudeckError
+from gpudeck.model.errors import GpudeckError, Wrong
 
 ENTRIES = "".join(
     (
@@ -192,6 +202,55 @@ def test_last_admin_who_is_gone_is_out_as_well(tmp_path: Path, slapd: Slapd) -> 
     stage.check()
     assert not stage.is_in(secret)
     assert stage.auth.find_token(token) is None
+    # Once, although the account cannot be disabled.
+    stage.check()
+    assert [entry for entry in stage.audit() if entry[0] == "suspend account"] == [("suspend account", "ada", "done")]
+    asyncio.run(stage.ldap.close())
+
+
+def test_directory_is_not_asked_about_users_whose_tokens_have_expired(stage: Stage, slapd: Slapd) -> None:
+    bob, secret = stage.log_in("bob")
+    end = stage.clock() + 60
+    asyncio.run(stage.auth.tokens.create("laptop", "viewer", account_id=bob.id, expires_at=end))
+    asyncio.run(stage.auth.sessions.end(secret))
+    slapd.modify(f"dn: uid=bob,{PEOPLE}\nchangetype: delete\n")
+    stage.check()
+    assert ("disable account", "bob", "done") not in stage.audit()
+
+
+def test_wrong_password_of_the_hubs_own_account_ends_nothing_and_is_named_until_it_is_right_again(
+    stage: Stage, slapd: Slapd, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "gpudeck")
+    _, secret = stage.log_in("bob")
+    slapd.modify(f"dn: {SERVICE}\nchangetype: modify\nreplace: userPassword\nuserPassword: another\n")
+    slapd.modify(f"dn: uid=bob,{PEOPLE}\nchangetype: delete\n")
+    for _ in range(2):
+        with pytest.raises(Wrong):
+            stage.check()
+    assert stage.is_in(secret)
+    (problem,) = stage.auth.login_problems
+    assert "the directory LDAP does not accept `bind_dn` and its password" in problem
+    assert [record.levelname for record in caplog.records if "bind_dn" in record.message] == ["WARNING"]
+    slapd.modify(f"dn: {SERVICE}\nchangetype: modify\nreplace: userPassword\nuserPassword: {SERVICE_PASSWORD}\n")
+    stage.check()
+    assert not stage.is_in(secret)
+    assert stage.auth.login_problems == []
+    assert "the directory LDAP can be asked again" in caplog.text
+
+
+def test_password_of_a_direct_bind_says_nothing_about_that_of_the_hubs_own_account(
+    tmp_path: Path, slapd: Slapd
+) -> None:
+    (tmp_path / "wrong").write_text("another\n")
+    file = str(tmp_path / "wrong")
+    stage = Stage(tmp_path, slapd, user_dn=f"uid={{name}},{PEOPLE}", bind_password_file=file)
+    _, secret = stage.log_in("bob")
+    with pytest.raises(Wrong):
+        stage.check()
+    stage.log_in("bob")
+    assert len(stage.auth.login_problems) == 1
+    assert stage.is_in(secret)
     asyncio.run(stage.ldap.close())
 
 

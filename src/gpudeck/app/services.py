@@ -268,7 +268,7 @@ class HubServices:
             )
         for observer in (
             EverySecond("clock", partial(clock.tick, hub.fleet)),
-            EverySecond("database", self._check_database),
+            EverySecond("database", self._check_auth),
             *self._all,
         ):
             hub.fleet.observers.add(observer)
@@ -345,9 +345,10 @@ class HubServices:
             managed.call_with_changes(partial(self.cluster.share, "hosts"))
             self.cluster.share("hosts", managed.all)
 
-    def _check_database(self) -> None:
+    def _check_auth(self) -> None:
         problem = self._auth.problem
         self._hub.fleet.set_problems("database", [] if problem is None else [problem])
+        self._hub.fleet.set_problems("login", self._auth.login_problems)
 
 
 def _find_group(auth: Auth, login: str) -> str | None:

@@ -103,6 +103,14 @@ class Auth:
         away = self.database.away
         return None if away is None else f"the hub's database {away.trouble.reason}."
 
+    @property
+    def login_problems(self) -> list[str]:
+        """Why users cannot log in through providers or the directory now, or cannot be checked there; for admins."""
+        named = {} if self.oidc is None else {one.label: one.problem for one in self.oidc.providers.values()}
+        told = [f"Logins through {label} do not work: {problem}" for label, problem in named.items() if problem]
+        directory = None if self.ldap is None else self.ldap.directory.problem
+        return told if directory is None else [*told, f"Logins with the directory do not work: {directory}"]
+
     async def load(self) -> None:
         """Raises Temporary."""
         await self.tokens.load()

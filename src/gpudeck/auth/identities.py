@@ -6,9 +6,10 @@ a user at the provider, or giving a name to another user, gives no one another's
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from msgspec import Struct
-from sqlalchemy import Executable, delete, func, select
+from sqlalchemy import ColumnElement, Executable, delete, exists, func, or_, select
 
 from gpudeck.auth.accounts import Account, Accounts, hash_secret, read_account
 from gpudeck.auth.audit import Audit
@@ -212,3 +213,10 @@ class Identities:
     def _entry(self, account: Account, action: str, details: str, address: str) -> Executable:
         caller = Caller("account", account.role, account.name, account.id, address=address)
         return self.audit.entry(caller, action, account.name, details=f"by {details}")
+
+
+def has_token(now: float, account: Any = _accounts) -> ColumnElement[bool]:
+    """Of a row of `account`: whether it has a personal token that is neither revoked nor expired."""
+    tokens = schema.tokens.c
+    is_live = or_(tokens.expires_at.is_(None), tokens.expires_at > now)
+    return exists().where(tokens.account_id == account.c.id, tokens.revoked_at.is_(None), is_live)

@@ -31,7 +31,7 @@ from gpudeck.auth.login import DirectoryAway
 from gpudeck.auth.settings import LdapSettings
 from gpudeck.fetch import trust_from
 from gpudeck.model import clock
-from gpudeck.model.errors import UsageError, Wrong
+from gpudeck.model.errors import GpudeckError, UsageError, Wrong
 from gpudeck.model.text import clean
 
 log = logging.getLogger(__name__)
@@ -68,12 +68,13 @@ class _Broken(Exception):
 
 class LdapDirectory:
     """`close` ends its threads. Everything raises DirectoryAway where no server answers, and Wrong where the
-    configuration does not fit the directory. `problem` is why it cannot be used now; None: it can."""
+    configuration does not fit the directory. `problem` is why it cannot be used now; None: it can. The log says when
+    that begins and when it ends."""
 
     def __init__(self, settings: LdapSettings, now: clock.Clock = clock.wall) -> None:
         """Raises UsageError for a file that cannot be read."""
         self.settings = settings
-        self.problem: str | None = None
+        self._problem: GpudeckError | None = None
         self._now = now
         self._password = read_secret(settings.bind_password_file) if settings.bind_password_file else None
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ldap")
@@ -82,6 +83,10 @@ class LdapDirectory:
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def problem(self) -> str | None:
+        return None if self._problem is None else self._problem.message
 
     @property
     def can_look_up(self) -> bool:
@@ -106,8 +111,8 @@ class LdapDirectory:
         return await self._ask(lambda link: {one: self._look_up(link, one) for one in subjects}, len(subjects))
 
     async def _ask(self, work: "Callable[[_Link], _T]", amount: int = 1) -> _T:
-        if time.monotonic() < self._down_until:
-            raise DirectoryAway(self.problem or "the directory does not answer.", _HINT)
+        if self._problem is not None and time.monotonic() < self._down_until:
+            raise DirectoryAway(self._problem.message, _HINT)
         seconds = self.settings.timeout * (3 + amount // 10)
         links: list[_Link] = []
 
@@ -122,18 +127,24 @@ class LdapDirectory:
             for link in links:
                 link.abort()
             why = str(error) or f"no answer within {seconds:g} s"
-            raise self._note_down(f"the directory {self.settings.label} cannot be asked: {why}.") from error
-        if self.problem is not None:
-            log.info("the directory %s answers again", self.settings.label)
-            self.problem = None
+            self._down_until = time.monotonic() + RETRY_SECONDS
+            away = DirectoryAway(f"the directory {self.settings.label} cannot be asked: {why}.", _HINT)
+            self._note(away)
+            raise away from error
+        except Wrong as error:
+            self._note(error)
+            raise
+        # The password of a user who binds directly says nothing about that of `bind_dn`.
+        if not isinstance(self._problem, Wrong) or self.settings.bind_dn is None or links[-1].is_service:
+            self._note(None)
         return answer
 
-    def _note_down(self, problem: str) -> DirectoryAway:
-        if self.problem is None:
-            log.warning("%s %s", problem, _HINT)
-        self.problem = problem
-        self._down_until = time.monotonic() + RETRY_SECONDS
-        return DirectoryAway(problem, _HINT)
+    def _note(self, problem: GpudeckError | None) -> None:
+        if problem is not None and type(problem) is not type(self._problem):
+            log.warning("%s %s", problem, "Users who are logged in stay in.")
+        elif problem is None and self._problem is not None:
+            log.info("the directory %s can be asked again", self.settings.label)
+        self._problem = problem
 
     def _ask_one_of(self, work: "Callable[[_Link], _T]", deadline: float, links: "list[_Link]") -> _T:
         """The first server that answers is asked."""

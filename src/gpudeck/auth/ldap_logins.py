@@ -5,12 +5,12 @@ import logging
 from typing import Final
 
 from msgspec.structs import replace
-from sqlalchemy import Executable, and_, exists, or_, select
+from sqlalchemy import Executable, exists, or_, select
 
 from gpudeck.auth.accounts import Account, read_account
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.claims import map_user
-from gpudeck.auth.identities import HUB, Identities, ProviderUser
+from gpudeck.auth.identities import HUB, Identities, ProviderUser, has_token
 from gpudeck.auth.ldap import DirectoryUser, LdapDirectory
 from gpudeck.auth.login import DirectoryAway
 from gpudeck.auth.settings import LdapSettings
@@ -27,7 +27,7 @@ _AT_ONCE: Final = 50
 _NO_ENTRY: Final = "no entry fits the name, the password is wrong, or the user is disabled there"
 _ASK = "Ask an admin: the hub's log has the reason."
 _table, _blocks = schema.identities, schema.provider_blocks
-_accounts, _sessions, _tokens = schema.accounts, schema.sessions, schema.tokens
+_accounts, _sessions = schema.accounts, schema.sessions
 
 
 class LdapLogins:
@@ -55,7 +55,6 @@ class LdapLogins:
         try:
             found = await self.directory.authenticate(name, password)
         except Wrong as error:
-            log.warning("%s", error)
             label = self._settings.label
             raise DirectoryAway(f"the directory {label} cannot be asked: its configuration is wrong.", _ASK) from error
         if found is None:
@@ -75,12 +74,13 @@ class LdapLogins:
         before = self._identities.now() - (self._settings.refresh if can_ask else self._settings.expire)
         is_live = or_(
             exists().where(_sessions.c.account_id == _accounts.c.id),
-            exists().where(and_(_tokens.c.account_id == _accounts.c.id, _tokens.c.revoked_at.is_(None))),
+            has_token(self._identities.now()),
         )
         wanted = (
             select(_accounts, _table.c.subject)
             .join_from(_table, _accounts)
-            .where(_table.c.provider == PROVIDER, _table.c.checked_at <= before, _accounts.c.is_disabled == 0, is_live)
+            .where(_table.c.provider == PROVIDER, _table.c.checked_at <= before, is_live)
+            .where(_accounts.c.is_disabled == 0, ~exists().where(_blocks.c.account_id == _accounts.c.id))
             .order_by(_table.c.checked_at)
             .limit(_AT_ONCE)
         )
@@ -139,7 +139,7 @@ class LdapLogins:
             try:
                 await self.check_users()
             except (Temporary, Wrong) as error:
-                log.debug("users of the directory cannot be checked: %s", error)
+                log.debug("users of the directory cannot be checked: %s", error)  # the directory logs why, once
             except Exception:
                 log.exception("users of the directory could not be checked")
 

@@ -23,7 +23,7 @@ from sqlalchemy import ColumnElement, Executable, and_, delete, exists, insert, 
 from gpudeck.auth.accounts import Account, hash_secret, make_secret
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.claims import MappedUser, find_claim, map_user, merge_claims
-from gpudeck.auth.identities import HUB, Identities, ProviderUser
+from gpudeck.auth.identities import HUB, Identities, ProviderUser, has_token
 from gpudeck.auth.oidc import GrantEnded, OidcProvider, ProviderAnswer, redirect_uri
 from gpudeck.auth.settings import OidcSettings
 from gpudeck.auth.trials import Trial, Trials, hide_secrets
@@ -49,7 +49,7 @@ _NO_REFRESH: Final = (
     "the provider gives no refresh token, so sessions and personal tokens end `expire` after a login; most providers "
     "give one with the scope offline_access"
 )
-_sessions, _table, _tokens = schema.sessions, schema.provider_grants, schema.tokens
+_sessions, _table = schema.sessions, schema.provider_grants
 _accounts, _identities = schema.accounts, schema.identities
 
 
@@ -322,15 +322,13 @@ class OidcLogins:
             other.c.provider == _table.c.provider,
             or_(other.c.hash > _table.c.hash, and_(other.c.hash != _table.c.hash, goes_on)),
         )
-        has_tokens = exists().where(owner.c.id == _table.c.account_id, owner.c.is_disabled == 0, self._has_token(owner))
+        has_tokens = exists().where(
+            owner.c.id == _table.c.account_id, owner.c.is_disabled == 0, has_token(self._now(), owner)
+        )
         return (
             exists().where(_sessions.c.hash == _table.c.hash).label("has_session"),
             and_(has_tokens, answers).label("is_for_tokens"),
         )
-
-    def _has_token(self, account: Any) -> ColumnElement[bool]:
-        is_live = or_(_tokens.c.expires_at.is_(None), _tokens.c.expires_at > self._now())
-        return exists().where(_tokens.c.account_id == account.c.id, _tokens.c.revoked_at.is_(None), is_live)
 
     async def _check_grant(self, row: Any) -> None:
         """Of several hubs one asks: a refresh token may count only once."""
@@ -392,7 +390,7 @@ class OidcLogins:
         async with self._database.begin() as connection:
             await connection.execute(delete(_table).where(is_it))
             left = (await connection.execute(is_left)).one_or_none()
-            has_tokens = select(_accounts.c.id).where(_accounts.c.id == row.account_id, self._has_token(_accounts))
+            has_tokens = select(_accounts.c.id).where(_accounts.c.id == row.account_id, has_token(self._now()))
             is_last = left is None and (await connection.execute(has_tokens)).one_or_none() is not None
         if is_last:
             await self._identities.suspend(row.account_id, f"{_name_of(provider)}: {why}")
@@ -408,7 +406,7 @@ class OidcLogins:
             ~exists().where(identity.account_id == _accounts.c.id, is_recent),
             ~exists().where(_table.c.account_id == _accounts.c.id),
             ~exists().where(blocks.account_id == _accounts.c.id),
-            self._has_token(_accounts),
+            has_token(self._now()),
         )
         for account_id in (await self._database.execute(wanted.limit(_MAX_CHECKS))).scalars().all():
             why = "there was no login lately, and the provider cannot be asked"
