@@ -1,5 +1,5 @@
-"""Top as a Textual application: passes keys, sizes and updates to `Top`, and draws its screen. Threads do what may
-block. Only changed lines are sent, so that top works over a slow connection."""
+"""Top as a Textual application: passes keys, sizes and updates to `Top`, and draws its screen. Threads do blocking
+work. Only changed lines are sent, so top works over a slow connection."""
 
 import asyncio
 import signal
@@ -25,7 +25,7 @@ from gpudeck.tui.table_views import Line
 from gpudeck.tui.top import Top
 from gpudeck.views.table import in_ascii, width_of
 
-# The sixteen colours of the terminal: it knows whether its background is dark, and they are short to send.
+# The terminal's sixteen colours: it knows whether its background is dark, and they are short to send.
 _STYLES = {
     "": Style(),
     "green": Style(color="green"),
@@ -45,7 +45,7 @@ _STYLES = {
 
 
 class Canvas(Widget):
-    """`draw` makes the lines of a width and a height. `plain` is for terminals that know ASCII alone."""
+    """`draw` makes the lines for a width and a height. `plain` is for ASCII terminals."""
 
     DEFAULT_CSS = "Canvas { width: 1fr; height: 1fr; }"
     ALLOW_SELECT = False
@@ -57,7 +57,7 @@ class Canvas(Widget):
         self._lines: list[Line] = []
 
     def redraw(self) -> None:
-        """Draw anew, and send what changed."""
+        """Draw again and send the changes."""
         before, self._lines = self._lines, self._draw(self.size.width, self.size.height)
         if regions := find_changes(before, self._lines):
             self.refresh(*regions)
@@ -74,8 +74,8 @@ class Canvas(Widget):
 
 
 def find_changes(before: Sequence[Line], after: Sequence[Line]) -> list[Region]:
-    """The lines of the new picture that are other than in the old one, each up to its last cell that changed: Textual
-    sends a line from its first column on, and once more for every further region in it."""
+    """The changed lines, each up to its last changed cell: Textual sends a line from its first column on, and again for
+    every further region in it."""
     empty: Line = []
     pairs = zip_longest(before[: len(after)], after, fillvalue=empty)
     return [Region(0, y, _changed_width(old, new), 1) for y, (old, new) in enumerate(pairs) if old != new]
@@ -98,7 +98,7 @@ class FeedUpdate(Message):
 
 
 class TopApp(App[None]):
-    """`first` is drawn at once; the feed is started then, and stopped at the end."""
+    """`first` is drawn at once; the feed is then started, and stopped at the end."""
 
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = []
@@ -119,10 +119,10 @@ class TopApp(App[None]):
         yield self._canvas
 
     def on_mount(self) -> None:
-        # Without it a SIGTERM would leave the terminal as it is now.
+        # Without it SIGTERM would leave the terminal as it is.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
         self._feed.start(lambda news: self.post_message(FeedUpdate(news)))  # in the feed's thread
-        # While a hub is away nothing comes, and the clock and notices have to go on.
+        # While a hub is away no updates arrive, but the clock and notices must go on.
         self.set_interval(1.0, self._tick)
 
     def on_unmount(self) -> None:

@@ -13,22 +13,22 @@ from gpudeck.views.text import COLOURS, SYMBOLS, allocation_note, maintenance_no
 EVERY = 3.0
 """Seconds between two samples."""
 SPAN = 900.0
-"""How far back a line reaches, in seconds."""
+"""How far back a sparkline reaches, in seconds."""
 _MOST = int(SPAN / EVERY)
 _STEPS = "▁▂▃▄▅▆▇█"
 STEPS_IN_ASCII = dict(zip(map(ord, "▁▂▃▄▅▆▇≥"), "_.-:=+*>", strict=True))
-"""For terminals that know ASCII alone; the rest of our signs is in views.safe."""
+"""For ASCII terminals; the other symbols are in views.table."""
 
 TREND_GPU_METRICS = ("utilization_percent", "memory_used_bytes", "temperature_celsius", "power_watts")
 TREND_HOST_METRICS = ("cpu_percent", "memory_used_bytes", "load_1m")
 
 Point = tuple[float, float]
-"""A moment in Unix seconds and a value."""
+"""A time in Unix seconds and a value."""
 _LABEL, _VALUE = 12, 16
 
 
 class _Trail:
-    """Samples as plain floats, a time and a value a metric: a thousand hosts need some 40 MB. Unknown is NaN."""
+    """Samples as plain floats, a time and one value per metric: a thousand hosts need about 40 MB. Unknown is NaN."""
 
     def __init__(self, metrics: Sequence[str]) -> None:
         self._metrics = metrics
@@ -37,10 +37,10 @@ class _Trail:
         self._values = array("f")
 
     def note(self, now: float, *values: float | None) -> None:
-        """In the order of its metrics; none of them where nothing is known."""
+        """Add a sample in the order of the metrics; nothing if all are unknown."""
         self._times.append(now)
         self._values.extend(math.nan if value is None else value for value in values or [None] * self._size)
-        # By a third at a time: taking one off at the front would move all others every time.
+        # Drop a third at a time: deleting one at the front would move all others every time.
         if len(self._times) > _MOST * 4 // 3:
             gone = len(self._times) - _MOST
             del self._times[:gone], self._values[: gone * self._size]
@@ -51,14 +51,14 @@ class _Trail:
 
 
 class Sparklines:
-    """Of all GPUs by UUID, and of all hosts by id: what was seen since top was started."""
+    """The samples of all GPUs by UUID, and of all hosts by id, since top was started."""
 
     def __init__(self) -> None:
         self._trails: dict[str, _Trail] = {}
         self._noted_at = -math.inf
 
     def note(self, now: float, hosts: Iterable[Host]) -> None:
-        """Take a sample, where the last one is old enough. Of a silent host there is nothing to take."""
+        """Take a sample if the last one is old enough. Silent hosts have none."""
         if 0 <= now - self._noted_at < EVERY - 0.5:
             return
         self._noted_at = now
@@ -83,10 +83,8 @@ class Sparklines:
 
 
 def draw_sparkline(points: Iterable[Point], now: float, width: int, high: float | None = None) -> str:
-    """`width` signs for the SPAN until now, the mean of each step; a space where nothing is known.
-
-    `high` is what the highest sign stands for; without it the largest value.
-    """
+    """A sparkline of `width` symbols for the last SPAN seconds, with the mean of each step; a space if unknown. `high`
+    is the value of the highest symbol, by default the largest value."""
     sums, counts = [0.0] * width, [0] * width
     for at, value in points:
         step = int((at - now + SPAN) / SPAN * width)
@@ -143,7 +141,7 @@ def host_lines(host: Host, trails: Sparklines, now: float, width: int) -> list[L
 
 
 def _gpu_line(gpu: Gpu, trails: Sparklines, now: float, width: int) -> Line:
-    """One of a host's GPUs: its state, its utilization, and how that was."""
+    """One of a host's GPUs: its state, its utilization, and a sparkline."""
     state = gpu.availability
     value = fit(show_number(gpu.utilization_percent, "%"), _VALUE - 10, "right")
     head: Line = [(fit(f"{SYMBOLS[state]} {state}", 10), COLOURS[state]), (f"{value}  ", "")]
@@ -159,12 +157,12 @@ def _trail_line(
 
 
 def _draw_trail(label: str, head: Line, points: list[Point], now: float, width: int, *, high: float | None) -> Line:
-    """Without the trail where there is no room for it. Each of its signs is one column wide."""
+    """Without the sparkline if there is no room. Each of its symbols is one column wide."""
     line: Line = [(fit(label, _LABEL), "grey"), *head]
     room = width - _LABEL - _VALUE - 2
     if room < 8:
         return text_line(line, width)
-    # A wider one would have holes between samples.
+    # A wider one would have gaps between samples.
     trail = draw_sparkline(points, now, min(room, _MOST // 2), high)
     return [*line, (trail, "green"), (" " * (room - len(trail)), "")]
 
@@ -175,7 +173,7 @@ def _legend(width: int) -> Line:
 
 
 def _notes(gpu: Gpu, now: float, width: int) -> list[Line]:
-    """What is wrong with it, and what to do; and who has it reserved."""
+    """Its problems with next steps, and its reservation."""
     wrong = (gpu.health_reason, gpu.health_action, gpu.availability_reason, gpu.reservation_conflict)
     told: list[Cell] = [(f"! {clean(text)}", "yellow") for text in dict.fromkeys(wrong) if text]
     if gpu.allocation is not None:

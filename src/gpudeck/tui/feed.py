@@ -1,5 +1,5 @@
-"""Where top's fleet comes from: a hub's stream, or this machine read once a second. Each is a thread that never ends
-by itself: what fails after the first picture is shown, and tried again."""
+"""The source of top's fleet: a hub's stream, or this machine read once a second. Each is a thread that retries
+failures: after the first screen they are shown, and never end it."""
 
 import threading
 import time
@@ -14,12 +14,12 @@ from gpudeck.model.errors import GpudeckError, Unreachable
 from gpudeck.model.view import Fleet
 
 SILENCE = 10.0
-"""Seconds without an event after which a hub, which sends one a second, counts as away."""
+"""Seconds without an event after which a hub, which sends one per second, counts as away."""
 FIRST_PAUSE, MAX_PAUSE = 0.5, 15.0
 
 
 class FeedLost(Struct, frozen=True):
-    """From now on nothing is known, until a snapshot or a delta comes."""
+    """Everything is unknown until a snapshot or a delta arrives."""
 
     reason: str
 
@@ -30,8 +30,8 @@ Take = Callable[[News], object]
 
 
 class Feed:
-    """`first` blocks and raises what a user has to know at once, such as a wrong address. After `start` news come in
-    another thread, until `stop`."""
+    """`first` blocks and raises what the user must know at once, such as a wrong address. After `start` updates arrive
+    in another thread, until `stop`."""
 
     is_local = False
 
@@ -55,7 +55,7 @@ class Feed:
 
 
 class HubFeed(Feed):
-    """`client` repeats nothing by itself: a loss has to be shown."""
+    """`client` must not retry by itself: a lost connection must be shown."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client.shown)
@@ -84,7 +84,7 @@ class HubFeed(Feed):
 
 
 class LocalFeed(Feed):
-    """`read` gives this machine as a fleet of one host, and blocks until it was read."""
+    """`read` returns this machine as a fleet of one host, and blocks meanwhile."""
 
     is_local = True
 
@@ -98,7 +98,7 @@ class LocalFeed(Feed):
         return self._read()
 
     def stop(self) -> None:
-        """What reads drivers is ended with it; one that hangs is not waited for."""
+        """The child processes that read drivers are ended too; one that hangs is not waited for."""
         super().stop()
         if self._thread is not None:
             self._thread.join(2.0)

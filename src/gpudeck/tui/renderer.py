@@ -46,7 +46,7 @@ _FOOT = (
 
 
 class ScreenRenderer:
-    """Draws `top`; keeps the widths of columns as long as they do."""
+    """Draws `top`; keeps column widths stable."""
 
     def __init__(self, top: Top) -> None:
         self._top = top
@@ -58,7 +58,7 @@ class ScreenRenderer:
         if width < MIN_WIDTH or height < MIN_HEIGHT:
             told = f"gpudeck top needs {MIN_WIDTH} columns and {MIN_HEIGHT} lines"
             return [text_line([(told, "")], width), *[text_line([], width)] * (height - 1)]
-        # Of a host with many GPUs some processes have to be seen, too.
+        # On a host with many GPUs, some processes must be visible, too.
         detail = self._detail_lines(width)[: max(1, height - 8)]
         top.listing.resize(height - len(detail) - 4)
         above = [_headline(top, width), _state_line(top, width), *detail]
@@ -70,7 +70,7 @@ class ScreenRenderer:
             question = [f"End process {ending.pid}?", ending.command or "(command unknown)"]
             return _put_over(lines, [*question, "", "y  SIGTERM    9  SIGKILL    any other key  cancel"], width)
         if top.lost is not None:
-            # All but the line that says so, and the keys.
+            # All but this line and the keys.
             lines = [_greyed(lines[0]), lines[1], *map(_greyed, lines[2:-1]), lines[-1]]
         return _put_over(lines, HELP, width) if top.has_help else lines
 
@@ -86,7 +86,7 @@ class ScreenRenderer:
         return host_lines(host, top.trails, top.now, width)
 
     def _lay_out(self, width: int) -> TableLayout:
-        """Anew when the terminal, the table or its hosts are others; not because a value is."""
+        """Lay out again if the terminal, the table or its hosts changed; not because a value did."""
         top, table = self._top, self._top.shown_table()
         wanted = (width, table.name, len(top.hosts), len(top.listing.rows) if table.name == "people" else 0)
         if self._layout is None or wanted != self._made_for:
@@ -120,7 +120,7 @@ def _why_empty(top: Top) -> str:
 
 
 def _headline(top: Top, width: int) -> Line:
-    """Where it comes from and the totals; the less important goes where there is no room. The clock stays."""
+    """The source and the totals; less important parts are dropped if there is no room. The clock stays."""
     clock = time.strftime("%H:%M:%S", time.localtime(top.now))
     states, told = ([(f"  {text}", colour) for text, colour in cells] for cells in count_states(top.totals))
     hosts: Cell = (f"  {count_hosts_and_gpus(top.totals)}", "")
@@ -163,7 +163,7 @@ def _foot(top: Top, width: int) -> Line:
         before = f"{top.prompt.kind}: "
         room = max(1, width - len(before) - 1)
         text = top.prompt.text
-        # The end of what is typed has to be seen.
+        # The end of the typed text must be visible.
         while width_of(text) > room:
             text = text[1:]
         return text_line([(before, "bold"), (text, ""), (" ", "reverse")], width)
@@ -178,7 +178,7 @@ def _foot(top: Top, width: int) -> Line:
 
 
 def _put_over(lines: list[Line], texts: Sequence[str], width: int) -> list[Line]:
-    """A box in the middle of the picture. Whole lines: what is next to it would only distract."""
+    """A box in the middle of the screen, over whole lines."""
     inner = min(width - 4, max(map(width_of, texts)))
     left = (width - inner - 4) // 2
     drawn = [f"╭{'─' * (inner + 2)}╮", *(f"│ {fit(shorten(clean(text), inner), inner)} │" for text in texts)]

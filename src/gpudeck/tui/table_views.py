@@ -1,5 +1,5 @@
-"""The tables of top (GPUs, processes, users): rows in an order below their group titles, and columns whose widths stay
-while values change; and how each table gets its rows, columns and cells. Pure."""
+"""The tables of top (GPUs, processes, users): sorted rows below group titles, columns whose widths stay while values
+change, and the rows, columns and cells of each table. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -16,14 +16,14 @@ from gpudeck.views.text import SYMBOLS, join_places, show_number, show_status, s
 from gpudeck.views.users import UserActivity, find_users
 
 DASH: Cell = ("–", "grey")
-"""What is not known."""
+"""An unknown value."""
 Line = list[Cell]
-"""Texts and their colours, side by side; all together exactly as wide as the terminal."""
+"""Adjacent texts and their colours, together exactly as wide as the terminal."""
 
 
 class TableRow(Struct, frozen=True, gc=False):
-    """`key` is the same as long as it is the same thing. `title` is set for the head of a group, and asked when that is
-    on the screen: such a row has no cells. It is about its `person`, else its `process`, else its `gpu`, else its
+    """A row. `key` identifies it across updates. `title` is set for a group's header, and evaluated when it is on
+    the screen: such a row has no cells. The row is about its `person`, else its `process`, else its `gpu`, else its
     `host`."""
 
     key: str
@@ -35,19 +35,19 @@ class TableRow(Struct, frozen=True, gc=False):
 
 
 class Sort(Struct, frozen=True):
-    """`value` is what rows are sorted by; None is unknown and always last. `is_falling`: the largest first."""
+    """`value` is the sort key; None is unknown and always last. `is_falling`: the largest first."""
 
     value: Callable[[TableRow], Any]
     is_falling: bool = False
 
 
 def arrange(rows: Sequence[TableRow], sort: Sort | None, is_turned: bool) -> list[TableRow]:
-    """Sorted. Among equals the order stays; None for `sort` means the order in which they come."""
+    """Sorted rows. The sort is stable; None for `sort` keeps the order."""
     if sort is None:
         return list(reversed(rows)) if is_turned else list(rows)
     values = [(sort.value(row), row) for row in rows]
     known = [pair for pair in values if pair[0] is not None]
-    # Turning a sorted list around would turn equals around, too.
+    # Reversing a sorted list would reverse equal rows, too.
     known.sort(key=lambda pair: pair[0], reverse=sort.is_falling != is_turned)
     return [row for _, row in known] + [row for value, row in values if value is None]
 
@@ -57,7 +57,7 @@ def group(
     names_of: Callable[[TableRow], Sequence[str]],
     title_of: Callable[[str, list[TableRow]], str],
 ) -> list[TableRow]:
-    """The rows below a title a group, the group of the first row first. A row may be in several groups."""
+    """The rows below one title per group, the group of the first row first. A row may be in several groups."""
     groups: dict[str, list[TableRow]] = {}
     for row in rows:
         names = names_of(row)
@@ -72,10 +72,8 @@ def group(
 
 
 class Listing:
-    """Which rows of a table are on the screen, and which one the cursor is on.
-
-    The cursor stays on its row wherever that goes, once it was moved; until then it is on the first line.
-    """
+    """The visible rows of a table and its cursor. A moved cursor follows its row; until then it stays on the first
+    line."""
 
     def __init__(self) -> None:
         self.rows: Sequence[TableRow] = ()
@@ -112,7 +110,7 @@ class Listing:
         self._key = self.rows[self.at].key if self.rows and self.at else None
 
     def find(self, fits: Callable[[TableRow], bool]) -> bool:
-        """Go to the next row that fits, from the top again behind the end. False where none does."""
+        """Go to the next matching row, wrapping around at the end. False if none matches."""
         order = [*range(self.at + 1, len(self.rows)), *range(self.at + 1)]
         found = next((at for at in order if fits(self.rows[at])), None)
         if found is not None and self.rows:
@@ -126,8 +124,8 @@ class Listing:
 
 
 class TableColumn(Struct, frozen=True):
-    """`width` is what it needs, `keep` decides who goes first where there is no room, `grow` is its share of the room
-    that is left, up to `widest`. `sort` names the order that has this column's values."""
+    """`width` is the needed width, `keep` decides which column is dropped first, `grow` is its share of the remaining
+    room, up to `widest`. `sort` names the sort by this column."""
 
     title: str
     width: int
@@ -139,7 +137,7 @@ class TableColumn(Struct, frozen=True):
 
 
 class TableLayout:
-    """Which columns a terminal of `width` has room for, and how wide each is."""
+    """The columns that fit a terminal of `width`, and their widths."""
 
     def __init__(self, columns: Sequence[TableColumn], width: int) -> None:
         self._columns = columns
@@ -153,7 +151,7 @@ class TableLayout:
         self.widths = widths
 
     def head(self, sort: str) -> Line:
-        """The titles; the one that rows are sorted by stands out."""
+        """The titles; the sorted one is highlighted."""
         return self._draw(
             [(column.title, "sorted" if sort and column.sort == sort else "head") for column in self._columns], "head"
         )
@@ -180,7 +178,7 @@ class TableLayout:
         return sum(widths[at] + self._gap for at in self.shown) - self._gap
 
     def _share(self, widths: list[int]) -> None:
-        """Hand out the room that is left, column by column, until it is used or none can grow."""
+        """Distribute the remaining room, column by column, until it is used or none can grow."""
         left = self.width - self._total(widths)
         while left > 0:
             growing = [at for at in self.shown if self._columns[at].grow and widths[at] < self._columns[at].widest]
@@ -193,12 +191,12 @@ class TableLayout:
 
 
 def measure(texts: Sequence[str], least: int, most: int) -> int:
-    """How wide a column of these has to be."""
+    """The needed width of a column with these texts."""
     return min(most, max([least, *map(width_of, set(texts))]))
 
 
 def text_line(cells: Sequence[Cell], width: int) -> Line:
-    """Texts one after the other, cut or filled up to the width."""
+    """The texts one after the other, cut or padded to the width."""
     line: Line = []
     used = 0
     for text, colour in cells:
@@ -219,7 +217,7 @@ _NOT_KNOWN = "not known"
 
 
 def _metric(value: Callable[[Gpu], float | None]) -> Sort:
-    """The last values of a silent host are shown, but put no GPU before others."""
+    """The last values of a silent host are shown, but sorted last."""
     return Sort(
         lambda row: value(row.gpu) if row.gpu is not None and row.gpu.availability != "unknown" else None,
         is_falling=True,
@@ -244,7 +242,7 @@ GPU_SORTS: dict[str, Sort | None] = {
 
 
 def gpu_rows(hosts: Sequence[Host], sort: str, is_turned: bool, grouping: str) -> list[TableRow]:
-    """A row a GPU, and one for a host without any. The group of those that have no user or no model has no name."""
+    """One row per GPU, and one for a host without GPUs. The group without a user or model has no name."""
     rows = [
         TableRow(f"{host.id} {gpu.uuid}" if gpu else host.id, host, gpu)
         for host in hosts
@@ -302,7 +300,7 @@ def gpu_columns(hosts: Sequence[Host]) -> list[TableColumn]:
 
 
 def gpu_cells(row: TableRow, now: float, layout: TableLayout) -> list[Cell]:
-    """Of the columns above; for a row with a GPU."""
+    """The cells of these columns, for a row with a GPU."""
     host, gpu = row.host, row.gpu
     if host is None or gpu is None:
         return [DASH] * 13
@@ -319,7 +317,7 @@ def gpu_cells(row: TableRow, now: float, layout: TableLayout) -> list[Cell]:
 
 
 def bare_cells(host: Host, now: float) -> list[Cell]:
-    """A host without any GPU: why, with the room of the whole line."""
+    """A host without GPUs: the reason, over the whole line."""
     reason = host.problems[0] if host.problems else host.reasons.get("gpus", "no GPUs")
     return [(f"{clean(host.display_name)}  ", "grey"), (clean(staleness_note(host, now) or reason), "grey")]
 
@@ -355,7 +353,7 @@ USERS_SORTS: dict[str, Sort | None] = {
 
 
 def user_rows(hosts: Sequence[Host], sort: str, is_turned: bool) -> list[TableRow]:
-    # The name of no login: one may be called "not known".
+    # Not a possible login: a user may be called "not known".
     rows = [TableRow(f"user {activity.user or chr(0)}", activity=activity) for activity in find_users(hosts)]
     return arrange(rows, USERS_SORTS[sort], is_turned)
 
@@ -425,7 +423,8 @@ PROCESS_SORTS: dict[str, Sort | None] = {
 
 
 def process_rows(hosts: Sequence[Host], sort: str, is_turned: bool, *, uuid: str | None = None) -> list[TableRow]:
-    """Of all GPUs, or of the one with this UUID. A GPU whose processes could not be read has a row that says so."""
+    """The processes of all GPUs, or of the one with this UUID. A GPU whose processes could not be read has a row with
+    the reason."""
     rows: list[TableRow] = []
     for host in hosts:
         for gpu in host.gpus:
@@ -464,7 +463,7 @@ def process_cells(row: TableRow, now: float, _: TableLayout) -> list[Cell]:
 
 
 class TableView(Struct, frozen=True):
-    """`sorts` begins with the order shown first."""
+    """`sorts` begins with the default."""
 
     name: str
     sorts: Mapping[str, Sort | None]
@@ -486,7 +485,7 @@ class SortOrder(Struct):
 def make_rows(
     table: TableView, hosts: Sequence[Host], order: SortOrder, grouping: str, uuid: str | None
 ) -> list[TableRow]:
-    """`uuid` is for the processes of one GPU alone."""
+    """`uuid` selects the processes of one GPU."""
     if table is GPUS:
         return gpu_rows(hosts, order.sort, order.is_turned, grouping)
     if table is USERS:

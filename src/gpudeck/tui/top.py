@@ -1,8 +1,8 @@
 """The state of top, and the action of each key. Independent of the terminal: keys are words, renderer.py draws the
 screen.
 
-One of the user's own processes on this machine can be ended. Top may show it seconds late: before a signal is sent, the
-start time and the owner are checked through a pidfd, so that no signal reaches another process with the same pid.
+The user can end their own processes on this machine. Top may show them seconds late: before a signal is sent, the start
+time and the owner are checked through a pidfd, so that no signal reaches another process with the same pid.
 """
 
 import os
@@ -39,7 +39,7 @@ _SORT_KEYS = {"P": "utilization", "M": "memory", "T": "time", "N": "host", "U": 
 
 
 class Prompt(Struct):
-    """A line that is being typed: a filter or a search. `before` is the filter to go back to."""
+    """A line that is being typed: a filter or a search. `before` is the filter to return to."""
 
     kind: str
     text: str
@@ -47,7 +47,7 @@ class Prompt(Struct):
 
 
 class Top:
-    """The whole state. `take` news, `press` keys, then draw. `leave` ends top; it does not block."""
+    """The whole state: `take` updates, `press` keys, then draw. `leave` ends top; it does not block."""
 
     def __init__(
         self, place: str, leave: Callable[[], None], *, words: str = "", own_id: str = "", is_local: bool = False
@@ -63,7 +63,7 @@ class Top:
         self.unclear: tuple[str, ...] = ()
         self.sought = ""
         self.detail: tuple[str, str | None] | None = None
-        """The id of the host that is looked at, and the UUID of a GPU of it."""
+        """The id of the host in detail view, and the UUID of one of its GPUs."""
         self.prompt: Prompt | None = None
         self.ending: ProcessToEnd | None = None
         """The process that is ended if the next key confirms it."""
@@ -71,7 +71,7 @@ class Top:
         self.lost: FeedLost | None = None
         self.lost_at = 0.0
         self.hosts: Sequence[Host] = ()
-        """Those that fit the words, with the GPUs that do."""
+        """The matching hosts with their matching GPUs."""
         self.totals: Totals = self.fleet.totals
         self.leave = leave
         self._own_id = own_id
@@ -82,7 +82,7 @@ class Top:
         self._stale: Fleet | None = None
 
     def shown_table(self) -> TableView:
-        """A GPU's or a host's page lists processes."""
+        """The page of a GPU or host lists processes."""
         return PROCESSES if self.detail is not None else self.table
 
     def shown_order(self) -> SortOrder:
@@ -90,12 +90,12 @@ class Top:
 
     @property
     def fleet(self) -> Fleet:
-        """Live: it changes with the next news."""
+        """The live fleet: it changes with the next update."""
         return self._live.fleet
 
     @property
     def now(self) -> float:
-        """On the hub's clock, also while it is away."""
+        """On the hub's clock, even while it is away."""
         return self.fleet.time + (time.monotonic() - self._news_at if self.lost else 0.0)
 
     @property
@@ -106,7 +106,7 @@ class Top:
         self._notice, self._notice_until = text, time.monotonic() + _NOTICE_SECONDS
 
     def take(self, news: News) -> None:
-        """Apply what came. The picture follows with `arrange`."""
+        """Apply an update. The screen follows with `arrange`."""
         if isinstance(news, FeedLost):
             if self.lost is None:
                 self.lost_at = time.time()
@@ -142,7 +142,7 @@ class Top:
         return next((gpu for gpu in host.gpus if gpu.uuid == uuid), None) if host else None
 
     def press(self, key: str, character: str | None = None) -> None:
-        """`key` is its name, `character` what it types."""
+        """`key` is its name, `character` the typed character."""
         if key == "ctrl+c":
             self.leave()
         elif self.ending is not None:
@@ -160,7 +160,7 @@ class Top:
             self._follow_prompt()
 
     def sort_by(self, name: str) -> None:
-        """Another order; once more turns it around."""
+        """Another sort; the same one again reverses it."""
         order = self.shown_order()
         if name not in self.shown_table().sorts:
             self.say(f"{self.shown_table().name} have no order by {name}")
@@ -203,7 +203,7 @@ class Top:
         self._follow_prompt()
 
     def _follow_prompt(self) -> None:
-        """A filter works while it is typed, as on the page."""
+        """A filter applies while it is typed, as on the page."""
         if self.prompt is not None and self.prompt.kind == "filter":
             self.words = self.prompt.text
 
@@ -257,7 +257,7 @@ class Top:
             self._restart_listing()
 
     def _narrow(self, name: str) -> None:
-        """To a group alone, of what fits the words already."""
+        """Show only one group of the rows that match already."""
         phrase = _phrase(self.grouping, name)
         if not name:
             self.say(f"these have no {self.grouping}, and no word finds them")
@@ -300,7 +300,7 @@ class Top:
         self.has_help = True
 
     def _seen(self) -> Fleet:
-        """The fleet as it is shown: forgotten where the hub is away."""
+        """The fleet as shown: unknown while the hub is away."""
         return self._stale or self.fleet
 
     def _host_of(self, fleet: Fleet) -> Host | None:
@@ -310,7 +310,7 @@ class Top:
 
 
 def _phrase(place: str, text: str) -> str:
-    """As a word of the filter, whatever is in it."""
+    """Any text as a phrase of the filter."""
     return f'{place}:"{text.replace(chr(34), "")}"'
 
 
@@ -363,7 +363,7 @@ class NotEnded(GpudeckError):
 
 
 def choose_process(host: Host, process: ShownProcess, own_id: str, *, is_local: bool) -> ProcessToEnd:
-    """`own_id` is the machine id of this machine; empty where it has none, as in a container. Raises NotEnded."""
+    """`own_id` is the machine id of this machine; empty if it has none, as in a container. Raises NotEnded."""
     if not is_local and (not own_id or host.id != own_id):
         raise NotEnded(f"{host.display_name} is not this machine.", "Run `gpudeck top --local` there.")
     if process.started_at is None:
@@ -372,7 +372,7 @@ def choose_process(host: Host, process: ShownProcess, own_id: str, *, is_local: 
 
 
 def end_process(wanted: ProcessToEnd, number: signal.Signals) -> None:
-    """Raises NotEnded where the process has ended, is another one by now, or belongs to another user."""
+    """Raises NotEnded if the process has ended, is now another one, or belongs to another user."""
     try:
         with closing(os.fdopen(os.pidfd_open(wanted.pid))) as handle:
             _check(wanted, Proc())

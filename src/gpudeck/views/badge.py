@@ -1,7 +1,5 @@
-"""How many GPUs are free, for other sites: a badge (SVG), and a small page to be framed (HTML). Pure.
-
-Neither needs anything else, and neither runs a script. Every text from hosts is escaped.
-"""
+"""How many GPUs are free, for other sites: a badge (SVG), and a small page for a frame (HTML). Pure. Both are
+self-contained and run no script. All text from hosts is escaped."""
 
 import base64
 import hashlib
@@ -19,7 +17,7 @@ from gpudeck.model.view import Fleet
 MAX_LABEL_LENGTH: Final = 40
 _COLOURS: Final = {"free": "#157a3c", "none": "#656972", "problem": "#8a5a00"}
 _LETTER: Final = 6.6
-"""Pixels of a letter of 11 px, on the average; `textLength` makes it exact."""
+"""The average width of an 11 px letter; `textLength` makes the text exact."""
 _STATES: Final = ("free", "busy", "idle", "allocated", "reserved", "drained", "unknown")
 _MAX_MODELS: Final = 12
 _WIDTH, _HEIGHT = 600.0, 80.0
@@ -42,14 +40,14 @@ EMBED_POLICY: Final = (
     f"default-src 'none'; style-src 'sha256-{base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()}'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors *"
 )
-"""Of the one page that other sites may frame: it has no script, no form, and nothing that a click could do."""
+"""For the only page that other sites may frame: it has no script, no form, and no effect on a click."""
 
 Curve = Sequence[tuple[float, float | None]]
-"""When a step begins, and how many GPUs were free in it; None: unknown."""
+"""The start of each step and the number of free GPUs in it; None: unknown."""
 
 
 class FleetCount(Struct, frozen=True):
-    """GPUs by state; by model how many are free, and of how many. What a host that does not report had is unknown."""
+    """GPUs by state, and by model the number of free and of all. The GPUs of silent hosts are unknown."""
 
     demo: bool
     time: float
@@ -80,7 +78,7 @@ def count_gpus(fleet: Fleet) -> FleetCount:
 
 
 def render_badge(label: str, count: FleetCount) -> bytes:
-    """`free GPUs | 24 of 135`. Where no GPU is known, that is said: it is not the same as none that is free."""
+    """`free GPUs | 24 of 135`. If no GPU is known, the badge says so: that differs from none being free."""
     if not count.gpus:
         return draw_badge(label, "no GPU known", "problem")
     free, unknown = count.states.get("free", 0), count.states.get("unknown", 0)
@@ -109,7 +107,7 @@ def draw_badge(label: str, value: str, kind: str) -> bytes:
 
 
 def render_embed(title: str, count: FleetCount, curve: Curve | None) -> bytes:
-    """The numbers, a bar of the states, the models, and the free GPUs of the last day where they are known."""
+    """The numbers, a bar of the states, the models, and the free GPUs of the last day if known."""
     moment = datetime.fromtimestamp(count.time, timezone.utc)
     states = [(state, count.states.get(state, 0)) for state in _STATES if count.states.get(state, 0)]
     told = "".join(f'<span class="{state}">{number} {state}</span>' for state, number in states)
@@ -134,7 +132,7 @@ def render_embed(title: str, count: FleetCount, curve: Curve | None) -> bytes:
 
 
 def render_refusal(message: str) -> bytes:
-    """What stands in the frame of a reader who may not look."""
+    """The content of the frame for a reader without access."""
     return _write_page(
         f'<p>{escape(clean(message))}</p><p><a href="../" target="_blank" rel="noopener">Open gpudeck</a></p>'
     )
@@ -155,7 +153,7 @@ def _draw_bar(states: Sequence[tuple[str, int]], gpus: int) -> str:
 
 
 def _draw_curve(curve: Curve, gpus: int) -> str:
-    """Each run of known steps is an area of its own: where nothing is known there is a gap."""
+    """Each run of known steps is an area: unknown time is a gap."""
     known = [at for at, _ in curve]
     if len(known) < 2:
         return ""

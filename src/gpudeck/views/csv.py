@@ -1,6 +1,4 @@
-"""Tables as CSV (RFC 4180) for spreadsheets and scripts that know no JSON: a text in it is never a formula, and
-never does anything to a terminal.
-"""
+"""Tables as CSV (RFC 4180) for spreadsheets and scripts. No text in it is a formula, or contains control characters."""
 
 import csv
 import io
@@ -23,10 +21,8 @@ _EVENT_TITLES = ("time_utc", "at", "severity", "kind", "host", "gpu", "label", "
 
 
 def write_csv(rows: Iterable[Sequence[Value]], line_end: str = "\r\n") -> str:
-    """One line a row, each ending in CR and LF by default. None is an empty field; numbers stay numbers.
-
-    A text that a spreadsheet would take for a formula, as it does with `=` at the front, gets an apostrophe before it.
-    """
+    """One line per row, each ending in CR and LF by default. None is an empty field; numbers stay numbers. A text that
+    a spreadsheet would take for a formula, such as one that begins with `=`, gets a leading apostrophe."""
     written = io.StringIO(newline="")
     csv.writer(written, lineterminator=line_end).writerows([_field(value) for value in row] for row in rows)
     return written.getvalue()
@@ -37,14 +33,14 @@ def _field(value: Value) -> str | float:
         return ""
     if not isinstance(value, str):
         return value
-    # Spreadsheets pass over spaces at the front, of any kind.
+    # Spreadsheets skip leading spaces of any kind.
     text = clean(value)
     return f"'{text}" if text.lstrip().startswith(_FORMULAS) else text
 
 
 def render_sheet(fleet: Fleet) -> str:
-    """CSV with a header. Units stand in the titles, times are Unix seconds. What is unknown is empty, and stands with
-    its reason in the last field; so does why a host has no GPU."""
+    """CSV with a header. Units are in the titles, times are Unix seconds. Unknown values are empty, with the reasons in
+    the last field; so is the reason why a host has no GPU."""
     return write_csv([_GPU_TITLES, *(row for host in fleet.hosts for row in _gpu_rows(host))])
 
 
@@ -73,12 +69,12 @@ def _gpu_fields(gpu: Gpu) -> list[Value]:
 
 
 def _whole(value: float | None) -> float | None:
-    """Without a decimal point where there is nothing behind it: 80, not 80.0."""
+    """Without a decimal point for whole numbers: 80, not 80.0."""
     return value if value is None or value % 1 else int(value)
 
 
 def write_events(events: Sequence[Event]) -> str:
-    """A line an event, with a header; `at` is in Unix seconds."""
+    """One line per event, with a header; `at` is in Unix seconds."""
     rows: list[Sequence[Value]] = [_EVENT_TITLES]
     for event in events:
         moment = f"{datetime.fromtimestamp(event.at, timezone.utc):%Y-%m-%d %H:%M:%S}"

@@ -40,14 +40,14 @@ _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("health", ("warning", "critical")),
 )
 KEYWORDS = (*(word for _, words in _KINDS for word in words), "nobody", "xid")
-"""The words that are more than text."""
+"""The words with a meaning of their own."""
 _KIND_OF = {word: kind for kind, words in _KINDS for word in words}
 _NOBODY = "nobody"
 _PLACES = ("host", "model", "user", "command", "xid")
 _XID = re.compile(r"xid-?([0-9]*)")
 _NAMED_XID = re.compile(r"\bxid ([0-9]+)", re.IGNORECASE)
 _SHORTEST_OF_COMMAND = 3
-"""Less text begins a word of nearly every command."""
+"""Shorter text is the beginning of a word in nearly every command."""
 _MIN_VENDOR = 3
 """amd"""
 _MEMORY = re.compile(r"(>=|<=|>|<|=)([0-9]+(?:\.[0-9]+)?[kmgt]i?b?)")
@@ -59,7 +59,7 @@ Fits = Callable[[Host, Gpu], bool]
 
 
 class _Word(NamedTuple):
-    """Text that has to be, or must not be, in a place: one of `_PLACES`, or any. Of `xid`, no text is any of them."""
+    """Text that must, or must not, be in a place: one of `_PLACES`, or any. For `xid`, empty text means any fault."""
 
     text: str
     place: str
@@ -67,8 +67,8 @@ class _Word(NamedTuple):
 
 
 class Query(Struct, frozen=True):
-    """What was understood. `unclear` is what looks like more than text but cannot be read, as `>lots`: nothing fits
-    a query with such a word. `kinds` and `without` hold the keywords, by what they are about."""
+    """A parsed search. `unclear` are tokens that look like more than text but cannot be parsed, such as `>lots`:
+    nothing matches a query with one. `kinds` and `without` are the keywords by kind."""
 
     kinds: dict[str, frozenset[str]]
     without: dict[str, frozenset[str]]
@@ -78,18 +78,18 @@ class Query(Struct, frozen=True):
 
 
 def phrases_of(hosts: Iterable[Host]) -> list[str]:
-    """The values of labels that are more than one word, in lower case, the longest first."""
+    """The values of labels with more than one word, in lower case, the longest first."""
     values = {value.lower() for host in hosts for value in host.labels.values() if " " in value}
     return sorted(values, key=len, reverse=True)
 
 
 def parse_query(text: str, phrases: Iterable[str] = ()) -> Query:
-    """Never fails: see `Query.unclear`. `phrases` are words that belong together also without quotes."""
+    """Never fails: see `Query.unclear`. `phrases` are words that belong together without quotes, too."""
     return read_tokens(split(text, phrases))
 
 
 def read_tokens(tokens: Iterable[str]) -> Query:
-    """As `parse_query`, of words that `split` gave."""
+    """`parse_query` for the words of `split`."""
     wanted: list[str] = []
     without: list[str] = []
     memory: list[MemoryBound] = []
@@ -112,7 +112,7 @@ def read_tokens(tokens: Iterable[str]) -> Query:
 
 
 def split(text: str, phrases: Iterable[str] = ()) -> list[str]:
-    """Lower-case words; quotes keep a phrase together, and `> 40 G` is one word as `>40G` is, `xid 79` as `xid79`."""
+    """Lower-case words. Quotes keep a phrase together; `> 40 G` is one word like `>40G`, and `xid 79` like `xid79`."""
     joined = re.sub(r"([<>=]) +(?=[0-9])", r"\1", _quote_phrases(text.lower(), phrases))
     joined = re.sub(r"([<>=][0-9][0-9.]*) +(?=[kmgt]i?b?(?: |$))", r"\1", joined)
     joined = re.sub(r"(^|[ -])xid +(?=[0-9]+(?: |$))", r"\1xid", joined)
@@ -121,7 +121,7 @@ def split(text: str, phrases: Iterable[str] = ()) -> list[str]:
 
 
 def _quote_phrases(text: str, phrases: Iterable[str]) -> str:
-    """As though they had been written with quotes: `room:hall a` is `room:"hall a"`."""
+    """Adds quotes to known phrases: `room:hall a` becomes `room:"hall a"`."""
     if " " not in text or '"' in text:
         return text
     for phrase in phrases:
@@ -133,7 +133,7 @@ def _quote_phrases(text: str, phrases: Iterable[str]) -> str:
 
 
 def join(arguments: Iterable[str]) -> str:
-    """Words that a shell has split already as one text: those with spaces in them are phrases."""
+    """Words that a shell has split as one text: those with spaces are phrases."""
     return " ".join(_quote(argument) for argument in arguments)
 
 
@@ -150,13 +150,13 @@ def _by_kind(words: list[str]) -> dict[str, frozenset[str]]:
 
 
 def _is_unclear(token: str) -> bool:
-    """An amount that is none, a place without text, a lone minus."""
+    """An invalid amount, a place without text, or a lone minus."""
     bare = token.removeprefix("-")
     return not bare or bare[0] in "<>=" or (bare.endswith(":") and bare[:-1] in _PLACES)
 
 
 def explain_unclear(token: str) -> str:
-    """What is wrong with a word of `Query.unclear`, as a sentence without its full stop."""
+    """The mistake in a word of `Query.unclear`, as a sentence without its full stop."""
     if found := _NO_UNIT.fullmatch(token):
         return f"{found[2]} what? Write {found[0]}G"
     return f"{token!r} is not understood"
@@ -172,7 +172,7 @@ def _read_word(token: str) -> _Word:
 
 
 def fits_gpu(query: Query, host: Host, gpu: Gpu) -> bool:
-    """Whether a GPU of this host belongs to the answer."""
+    """Whether a GPU of this host matches."""
     states = {"availability": gpu.availability, "status": host.status, "health": gpu.health}
     return (
         not query.unclear
@@ -184,7 +184,7 @@ def fits_gpu(query: Query, host: Host, gpu: Gpu) -> bool:
 
 
 def fits_bare_host(query: Query, host: Host) -> bool:
-    """Whether a host without any readable GPU belongs to the answer: only what is said about the host counts."""
+    """Whether a host without readable GPUs matches: only conditions on the host count."""
     if query.unclear or query.memory or query.kinds["availability"] or query.kinds["health"]:
         return False
     status, wanted = host.status, query.kinds["status"]
@@ -210,12 +210,12 @@ def _is_in(word: _Word, host: Host, gpu: Gpu | None) -> bool:
 
 
 def _xids(gpu: Gpu) -> list[str]:
-    """Those of the last day, and the one that its reason names."""
+    """The faults of the last day, and the one in the reason of its state."""
     return [str(event.code) for event in gpu.events] + _NAMED_XID.findall(gpu.availability_reason or "")
 
 
 def _is_in_gpu(text: str, gpu: Gpu) -> bool:
-    # A state that is still being typed fits already: "fre".
+    # A state that is still being typed matches: "fre".
     return (
         gpu.label == text
         or (_is_amount(text, gpu) if _AMOUNT.fullmatch(text) else has_model(text, gpu.name, gpu.display_name))
@@ -223,14 +223,14 @@ def _is_in_gpu(text: str, gpu: Gpu) -> bool:
         or gpu.availability.startswith(text)
         or (len(text) >= _SHORTEST_OF_COMMAND and (_is_in_commands(text, gpu) or _is_in_reasons(text, gpu)))
         or (len(text) >= _MIN_VENDOR and gpu.vendor.startswith(text))
-        # Short text stands in many a UUID by chance: "4090" is a model.
+        # Short text occurs in many UUIDs by chance: "4090" is a model.
         or (len(text) >= 8 and text in gpu.uuid.lower())
     )
 
 
 def _is_amount(text: str, gpu: Gpu) -> bool:
-    """Its memory as it is shown, or what its model is called by. A MIG instance also has the name of its board, whose
-    memory it does not have: A100-SXM4-80GB MIG 1g.10gb."""
+    """Whether its memory as shown, or its model name, is this amount. A MIG instance also has the name of its board,
+    whose memory it does not have: A100-SXM4-80GB MIG 1g.10gb."""
     names = (name.rpartition(" MIG ")[2] for name in (gpu.name, gpu.display_name))
     return MemoryBound("=", parse_memory(text)).fits(gpu.memory_total_bytes) or has_model(text, *names)
 
@@ -246,30 +246,31 @@ def _is_in_host(text: str, host: Host) -> bool:
 
 
 def _is_label(text: str, key: str, value: str) -> bool:
-    """`rack=r01` is all of the value, `rack:r0` a part of it."""
+    """`rack=r01` is the whole value, `rack:r0` a part of it."""
     return text in value or f"{key}={value}" == text or (text.startswith(f"{key}:") and text[len(key) + 1 :] in value)
 
 
 def _is_address(text: str, address: str) -> bool:
-    """All of it, or its beginning: `10.0.3`. A shorter one begins many, and may be the label of a GPU: `0.5`."""
+    """The whole address, or its beginning: `10.0.3`. A shorter text is the beginning of many, and may be a GPU's label:
+    `0.5`."""
     return text == address or (address.startswith(text) and sum(mark in ".:" for mark in text) > 1)
 
 
 def _is_place(text: str, host: Host, gpu: Gpu) -> bool:
-    """`gpu05:3`, also with the first part of the host's name where that goes on with a dot."""
+    """`gpu05:3`; the first part of a host's full name is enough."""
     name, colon, label = text.rpartition(":")
     known = host.name.lower()
     return bool(colon) and gpu.label == label and name in {known, known.partition(".")[0], host.display_name.lower()}
 
 
 def _is_in_commands(text: str, gpu: Gpu) -> bool:
-    """Whether a word of a command begins with it."""
+    """Whether a word of a command begins with the text."""
     commands = (process.command for process in gpu.processes or () if process.command)
     return any(_begins_word(text, command.lower()) for command in commands)
 
 
 def _is_in_reasons(text: str, gpu: Gpu) -> bool:
-    """Whether a word of what is wrong with it begins with it."""
+    """Whether a word of its problems begins with the text."""
     reasons = (reason for reason in (gpu.availability_reason, gpu.health_reason) if reason)
     return any(_begins_word(text, reason.lower()) for reason in reasons)
 
@@ -286,7 +287,7 @@ def _is_in_users(text: str, gpu: Gpu) -> bool:
 
 
 def choose_hosts(fleet: Fleet, names: Sequence[str]) -> Fleet:
-    """The fleet with the hosts of these names or ids alone, and their totals; all of it when none is named."""
+    """The fleet with only the hosts of these names or ids, and their totals; all of it without names."""
     if not names:
         return fleet
     return _with_hosts(fleet, [host for host in fleet.hosts if host.name in names or host.id in names])
@@ -297,10 +298,10 @@ def choose_user(fleet: Fleet, *users: str) -> Fleet:
 
 
 def choose_words(fleet: Fleet, text: str) -> tuple[Fleet, Query]:
-    """The part that fits a search, and how the search was understood.
+    """The part that matches a search, and the parsed search.
 
-    Words that are exactly the names of hosts mean these hosts and no others: gpu1 is not gpu10, and of several names
-    each counts. All other words mean what they mean on the page.
+    Words that are exactly names of hosts select these hosts and no others: gpu1 is not gpu10, and of several names each
+    counts. All other words mean the same as on the page.
     """
     tokens = split(text, phrases_of(fleet.hosts))
     known = {host.name.lower(): host.name for host in fleet.hosts}
@@ -313,7 +314,7 @@ def choose_words(fleet: Fleet, text: str) -> tuple[Fleet, Query]:
 
 
 def choose_json(document: bytes, part: Fleet) -> bytes:
-    """A fleet's document with what is in `part` alone, every value as the hub sent it."""
+    """A fleet's document reduced to `part`, with every value as the hub sent it."""
     told = msgspec.json.decode(document)
     kept = {host.id: {gpu.uuid for gpu in host.gpus} for host in part.hosts}
     told["hosts"] = [host for host in told["hosts"] if host["id"] in kept]
@@ -330,7 +331,7 @@ def near_hosts(fleet: Fleet, name: str, most: int = 3) -> list[str]:
 
 
 def propose(fleet: Fleet, text: str) -> list[str]:
-    """The nearest known word for each that fits nothing in the fleet by itself; `usr:ann` becomes `user:ann`."""
+    """The most similar known word for each word that matches nothing on its own; `usr:ann` becomes `user:ann`."""
     found = []
     for word in split(text, phrases_of(fleet.hosts)):
         bare = word.removeprefix("-")
@@ -349,7 +350,7 @@ def _fits_anything(fleet: Fleet, word: str) -> bool:
 
 
 def _nearest(fleet: Fleet, word: str) -> str | None:
-    """Of words, users, hosts and labels; of keys, where it has one."""
+    """Among keywords, users, hosts and labels; among the values of its key, if it has one."""
     names = [host.name.lower() for host in fleet.hosts]
     labels = [(key.lower(), value.lower()) for host in fleet.hosts for key, value in host.labels.items()]
     key, colon, text = word.partition(":")
@@ -367,14 +368,14 @@ def _closest(word: str, known: Iterable[str]) -> str | None:
     near = difflib.get_close_matches(word, list(dict.fromkeys(known)), 64, 0.66)
 
     def rank(one: str) -> tuple[bool, int, str]:
-        """Letters in another order are the likeliest slip; then the fewer of them are elsewhere."""
+        """Transposed letters are the most likely typing error; then the fewest changes."""
         return sorted(one) != sorted(word), -sum(map(str.__eq__, one, word)), one
 
     return min(near, key=rank, default=None)
 
 
 def _with_gpus(fleet: Fleet, fits: Fits, bare_fits: Callable[[Host], bool]) -> Fleet:
-    """The hosts on which a GPU fits, with those GPUs alone; and bare hosts that do."""
+    """The hosts with a matching GPU, reduced to the matching GPUs; and matching hosts without GPUs."""
     hosts: list[Host] = []
     for host in fleet.hosts:
         gpus = [gpu for gpu in host.gpus if fits(host, gpu)]
@@ -388,7 +389,7 @@ def _with_hosts(fleet: Fleet, hosts: list[Host]) -> Fleet:
 
 
 def count(hosts: Sequence[Host]) -> Totals:
-    """The totals as the hub counts: a GPU in an unknown state adds no power and no user."""
+    """The totals as the hub counts them: a GPU in an unknown state adds no power and no user."""
     gpus = [gpu for host in hosts for gpu in host.gpus]
     known = [gpu for gpu in gpus if gpu.availability != "unknown"]
     power = [gpu.power_watts for gpu in known if gpu.power_watts is not None]

@@ -1,5 +1,4 @@
-"""Jobs and runs as tables for people with a terminal; a single job and a verdict in full. What is unknown is a dash,
-never a zero."""
+"""Jobs and runs as tables for a terminal; a single job and a verdict in full. Unknown values are a dash, never zero."""
 
 import re
 import textwrap
@@ -20,7 +19,7 @@ _STATE_COLOURS = {"running": "green", "suspended": "yellow", "unknown": "yellow"
 def render_runs(
     runs: Sequence[Run], zone: tzinfo, now: float, *, width: int | None = None, colour: bool = False
 ) -> str:
-    """A line a run, the newest first, and its first suggestion below it. Ends in a newline."""
+    """One line per run, the newest first, with its first suggestion below it. Ends in a newline."""
 
     def start(run: Run) -> float:
         return run.started_at or run.seen_at
@@ -54,7 +53,7 @@ def _rating(run: Run) -> Cell | None:
 
 
 def show_verdict(verdict: RunVerdict, width: int | None) -> list[str]:
-    """All of it."""
+    """The verdict in full."""
     told = f"{RATING_SIGNS[verdict.rating]} Verdict: {RATING_WORDS[verdict.rating]}."
     lines = _indent(told if verdict.suggestions else f"{told} {verdict.text}", width, "")
     for one in verdict.suggestions:
@@ -67,8 +66,8 @@ def _indent(text: str, width: int | None, indent: str) -> list[str]:
 
 
 def render_job(found: JobReports, zone: tzinfo, now: float, *, width: int | None = None, colour: bool = False) -> str:
-    """The newest start in full, and a line for each earlier one; of an array a line for each task. Ends in a newline;
-    times are those of the zone."""
+    """The newest start in full, and one line for each earlier one; for an array one line per task. Ends in a newline;
+    times are in `zone`."""
     job, *others = found.jobs
     older = ["", f"Older ones are not shown: these are the newest {len(found.jobs)}."] if found.has_more else []
     if any(one.job != job.job for one in others):
@@ -95,7 +94,7 @@ def _others(found: JobReports, width: int | None) -> list[str]:
 
 
 def _array(jobs: Sequence[JobReport], width: int | None) -> list[str]:
-    """What its tasks were given and used together."""
+    """The totals of an array's tasks."""
     newest = jobs[0]
     states = Counter(clean(one.outcome or one.state) for one in jobs)
     told = ", ".join(f"{count} {state}" for state, count in states.most_common(8))
@@ -112,7 +111,7 @@ def _array(jobs: Sequence[JobReport], width: int | None) -> list[str]:
 def render_jobs(
     jobs: Sequence[JobSummary], zone: tzinfo, now: float, *, width: int | None = None, colour: bool = False
 ) -> str:
-    """A line a job, the newest first. Ends in a newline."""
+    """One line per job, the newest first. Ends in a newline."""
     return end_lines(_list(jobs, zone, now, width, colour))
 
 

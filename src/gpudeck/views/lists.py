@@ -14,7 +14,7 @@ from gpudeck.views.text import join_places
 
 
 def render_events(events: Sequence[Event], zone: tzinfo, *, colour: bool = False) -> str:
-    """Below the head of their day a line for each: when, how bad, what; and another with what else is known. Ends in a
+    """Grouped by day: one line per event with time, severity and title, and another with its details. Ends in a
     newline."""
     lines, last = list[str](), ""
     for event in events:
@@ -44,7 +44,7 @@ def render_free(gpus: Sequence[CandidateGpu], *, width: int | None = None, colou
 def render_reservations(
     found: Sequence[ShownReservation], now: float, zone: tzinfo, *, width: int | None = None, colour: bool = False
 ) -> str:
-    """By their start, in the time of `zone`. A GPU that the fleet no longer has is marked."""
+    """By their start, in the time of `zone`. GPUs that are no longer in the fleet are marked."""
     columns: list[CellColumn[ShownReservation]] = [
         CellColumn(
             "ID", 100, "right", 20, cell=lambda one: f"{one.id}" if one.name is None else f"{one.scheduler}:{one.name}"
@@ -76,7 +76,7 @@ def _reservation_state(one: ShownReservation, now: float) -> Cell:
 def render_maintenance(
     found: Sequence[ShownMaintenance], now: float, zone: tzinfo, *, width: int | None = None, colour: bool = False
 ) -> str:
-    """By their start, in the time of `zone`. A host or GPU that the fleet no longer has is marked."""
+    """By their start, in the time of `zone`. Hosts and GPUs that are no longer in the fleet are marked."""
     columns: list[CellColumn[ShownMaintenance]] = [
         CellColumn(
             "WHERE", 100, widest=60, least=12, cell=lambda one: (one.place + " (gone)" * (not one.is_there), "bold")
@@ -114,7 +114,7 @@ def _watch_state(one: WatchView, now: float) -> Cell:
 
 
 def render_reliability(found: Reliability, zone: tzinfo, *, width: int | None = None, colour: bool = False) -> str:
-    """The period, a line a row, and how many more there are. Ends in a newline; times are those of the zone."""
+    """The period, one line per row, and how many more there are. Ends in a newline; times are in `zone`."""
     period = " to ".join(f"{datetime.fromtimestamp(at, zone):%Y-%m-%d %H:%M}" for at in (found.start, found.end))
     lines = wrap(f"{'GPUs' if found.by == 'gpu' else 'Hosts'} by faults, {period} ({zone})", width)
     score: CellColumn[ReliabilityRow] = CellColumn(
@@ -151,7 +151,7 @@ def _span(seconds: float) -> str | None:
 
 
 def render_cluster(found: Cluster, now: float, *, width: int | None = None, colour: bool = False) -> str:
-    """The hubs with their duties. Polling is shared out in many parts: how many each hub has says enough."""
+    """The hubs with their duties. Polling is divided into many shards: their number per hub is enough."""
     shards = [duty for duty in found.duties if duty.name.startswith("polling-")]
     others = [duty for duty in found.duties if duty not in shards]
 

@@ -1,9 +1,9 @@
-"""The fleet of a moment as one HTML file: to be mailed, printed, or published.
+"""A snapshot of the fleet as one HTML file: to be mailed, printed, or published. It is self-contained: no font, no
+picture, no URL.
 
-It needs nothing else: no font, no picture, no address. A host is a line with a sign, the load and the memory
-of each GPU; what else a GPU does stands behind its sign, on hover, and below it once the host is opened. Where a mail
-program throws the style away, the same words are left as plain text. The one script says how old the page is, and the
-page loads itself again: one that is left open is never taken for the present.
+A host is one line with a symbol, the load and the memory of each GPU; details are shown on hover, and below it once the
+host is expanded. A mail program that drops the style still shows the same words as plain text. The one script shows the
+page's age and reloads it, so an open page is never mistaken for the present.
 """
 
 import base64
@@ -62,7 +62,7 @@ summary>.q{display:grid;order:1;flex-basis:100%;grid-template-columns:1fr 1fr;pa
 i{white-space:normal;print-color-adjust:exact}i>b,#age{display:none}i>u{display:inline;padding-left:4px;overflow-wrap:anywhere}}
 """
 _OLD_AFTER: Final = 300
-"""Seconds after which the page says so in red: cron writes it every minute."""
+"""Seconds after which the age is red: cron writes the page every minute."""
 _SCRIPT: Final = f"""\
 (function tell(){{var age=document.getElementById('age'),\
 old=Math.round((Date.now()-Date.parse(document.querySelector('time').dateTime))/1000);\
@@ -70,14 +70,13 @@ age.textContent=old<0?'':old<120?old+' s old':old<7200?Math.round(old/60)+' min 
 age.className=old>{_OLD_AFTER}?'old':'';setTimeout(tell,5000)}})()"""
 _HASH: Final = f"'sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}'"
 POLICY: Final = f"default-src 'none';style-src 'unsafe-inline';script-src {_HASH}"
-"""Nothing but its style and that script."""
+"""Only its own style and that script."""
 Rows = Sequence[Sequence[str]]
 
 
 def render_page(fleet: Fleet, refresh: int = 60, tables: Sequence[Rows] = ()) -> str:
-    """A whole document. Every text in it is escaped and shortened. It loads
-    itself again each `refresh` seconds, with 0 never. `tables` stand below the hosts, the first row of each is its
-    head."""
+    """A complete document. All text in it is escaped and shortened. It reloads every `refresh` seconds, with 0 never.
+    `tables` follow the hosts; the first row of each is its header."""
     now, totals = fleet.time, fleet.totals
     parts = [
         "<!doctype html><html lang=en><meta charset=utf-8>",
@@ -134,14 +133,14 @@ def _status(host: Host, now: float) -> str:
 
 
 def _people(gpus: list[Gpu]) -> str:
-    """The users, for paper, where nothing can be hovered over."""
+    """The users, for print, where nothing can be hovered over."""
     names = list(dict.fromkeys(user for gpu in gpus for user in gpu.users))
     more = len(names) - _MAX_PEOPLE
     return ", ".join(names[:_MAX_PEOPLE]) + (f" and {more} more" if more > 0 else "")
 
 
 def _gpu(gpu: Gpu, host: Host, now: float) -> str:
-    """The sign with load and memory, and behind it what the GPU does."""
+    """The symbol with load and memory, and the details behind it."""
     state = gpu.availability
     said = [f"{gpu.label} {state}", *_doing(gpu)]
     if host.status == "up" and gpu.since is not None:
@@ -152,7 +151,7 @@ def _gpu(gpu: Gpu, host: Host, now: float) -> str:
 
 
 def _load(gpu: Gpu) -> str:
-    """How busy a GPU is, and how much of its memory is in use; nothing of one of which that is not known now."""
+    """The load and the memory use of a GPU; empty if it is not known now."""
     if gpu.availability == "unknown":
         return ""
     return f"<b>{show_number(gpu.utilization_percent, '%')} {show_gib(gpu.memory_used_bytes, 0)}G</b>"
@@ -163,20 +162,20 @@ def _doing(gpu: Gpu) -> list[str]:
     if gpu.availability in UNUSED:
         return [f"{show_gib(total, 0)} GiB"]
     people, is_unknown = " + ".join(_with_memory(gpu)), gpu.availability == "unknown"
-    # For others the load is next to the sign.
+    # For others the load is next to the symbol.
     load = {f"util {show_number(gpu.utilization_percent, ' %')}": gpu.utilization_percent} if is_unknown else {}
     figures = {
         f"{show_gib(used, 0)}/{show_gib(total, 0)} GiB": used,
         **load,
         f"{show_number(gpu.temperature_celsius, ' °C')}": gpu.temperature_celsius,
     }
-    # Of a GPU that cannot be read the reason says it all; for others a dash marks what is missing.
+    # If a GPU cannot be read, the reason is enough; for others a dash marks missing values.
     known = [text for text, value in figures.items() if value is not None or not is_unknown]
     return [*([f"last seen: {people}" if is_unknown else people] if people else []), *known]
 
 
 def _with_memory(gpu: Gpu) -> list[str]:
-    """Who is on it; of several each with their memory, where it is known of all their processes."""
+    """Its users; several with the memory of each, if that is known for all processes."""
     users = gpu.users
     if len(users) <= 1:
         return users
@@ -202,6 +201,6 @@ def _problems(fleet: Fleet) -> list[str]:
 
 
 def _text(text: str, longest: int) -> str:
-    """Foreign text for HTML: nothing in it opens a tag, ends a quotation, or turns the line around."""
+    """Foreign text as HTML: it cannot open a tag, end a quotation, or reverse the text direction."""
     seen = clean(text)
     return escape(seen if len(seen) <= longest else f"{seen[: longest - 1]}…")

@@ -1,4 +1,4 @@
-"""Aligned columns for terminals: by display width, safe for any name, and never wider than asked."""
+"""Aligned columns for terminals: by display width, safe for any name, and never wider than requested."""
 
 import re
 import textwrap
@@ -11,7 +11,7 @@ from gpudeck.model.text import clean
 
 T = TypeVar("T")
 Cell = tuple[str, str]
-"""A text and the name of its colour ("" for none)."""
+"""A text and its colour ("" for none)."""
 
 ANSI = {
     "green": "32",
@@ -25,24 +25,22 @@ ANSI = {
     "reverse": "7",
 }
 SEVERITY_SIGNS = {"info": "·", "warning": "▲", "critical": "✗"}
-"""Other signs than those of the states of GPUs."""
+"""Symbols that differ from those of GPU states."""
 SEVERITY_COLOURS = {"warning": "yellow", "critical": "red"}
 _RESET = "\x1b[0m"
 _PAINT = re.compile(r"\x1b\[\d+m")
 GAP = 2
 _ANY = 10**6
 LEAST = 20
-"""The fewest columns that a table or a box fits into."""
+"""The narrowest width of a table or a box."""
 _OUR_SIGNS = dict.fromkeys(map(ord, "●■◐◇◆⊖▲✗…–·°×µ█░╭╮╰╯│├┤─"), "x")
-"""Each of them is one column wide."""
+"""Each of our symbols is one column wide."""
 _PLAIN = str.maketrans("●■◐◇◆⊖▲✗…–·×█░╭╮╰╯│├┤─�", "o#+%*-^!~--x#.++++|++-?") | {ord("°"): " ", ord("µ"): "u"}
 
 
 class Column(Struct, frozen=True):
-    """`keep`: where the width does not suffice, the column with the lowest goes first. `widest` cuts long texts.
-
-    A column with a `least` is cut to the width that is left before any goes, as long as that is so much.
-    """
+    """`keep`: if the width is too small, the column with the lowest value is dropped first. `widest` cuts long texts. A
+    column with `least` is cut down to that width before any column is dropped."""
 
     title: str
     keep: int
@@ -52,7 +50,7 @@ class Column(Struct, frozen=True):
 
 
 class CellColumn(Column, Generic[T], frozen=True, kw_only=True):
-    """`cell` makes the text of an item, with the name of its colour if it has one; None is unknown, a dash."""
+    """`cell` returns the text of an item, or text and colour; None is unknown, a dash."""
 
     cell: Callable[[T], str | Cell | None]
 
@@ -63,8 +61,8 @@ class CellColumn(Column, Generic[T], frozen=True, kw_only=True):
 
 
 def width_of(text: str) -> int:
-    """In columns of a terminal. What is written with our own signs and ASCII needs no tables of Unicode: loading them
-    takes longer than all the rest of a table."""
+    """The width in terminal columns. Texts of ASCII and our own symbols need no Unicode tables, whose import takes
+    longer than the rest of a table."""
     if text.isascii() or text.translate(_OUR_SIGNS).isascii():
         return len(text)
     from wcwidth import wcswidth  # noqa: PLC0415 - see above
@@ -82,17 +80,17 @@ def fit(text: str, width: int, align: str = "left") -> str:
 
 
 def shorten(text: str, width: int | None) -> str:
-    """The text, cut where it is wider than `width`."""
+    """The text, cut if it is wider than `width`."""
     return text if width is None or width_of(text) <= width else _cut(text, width)
 
 
 def wrap(text: str, width: int | None) -> list[str]:
-    """The text in lines of at most so many characters; as one line without a width."""
+    """The text in lines of at most `width` characters; one line without a width."""
     return textwrap.wrap(text, width or max(1, len(text)))
 
 
 def end_lines(lines: Sequence[str]) -> str:
-    """One text of them that ends in a newline."""
+    """The lines as one text that ends in a newline."""
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -101,16 +99,14 @@ def paint(text: str, colour: str, on: bool) -> str:
 
 
 def in_ascii(text: str) -> str:
-    """Our own signs for terminals that know ASCII alone, each as wide as before. Other characters stay as they are."""
+    """Our own symbols replaced for ASCII terminals, with the same width. Other characters stay."""
     return text.translate(_PLAIN)
 
 
 def render(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None, colour: bool) -> list[str]:
-    """The lines of a table with its header. Columns are dropped, least important first, until it fits `width`; those
-    that are empty in all rows are left out anyway. With None as `width` nothing is dropped or cut.
-
-    The two most important ones always stay, cut if need be: a table fits into LEAST columns, and not into fewer.
-    """
+    """The lines of a table with its header. Columns are dropped, least important first, until it fits `width`; columns
+    that are empty in all rows are always dropped. With `width` None nothing is dropped or cut. The two most important
+    columns always stay, cut if necessary: a table needs LEAST columns."""
     return [_without_padding(line) for line in lay_out(columns, rows, width, colour)[0]]
 
 
@@ -122,8 +118,7 @@ def tabulate(
     *,
     has_total: bool = False,
 ) -> list[str]:
-    """As `render`, with a row for each item. Nothing in a text does anything to a terminal. `has_total`: the last is a
-    sum, in bold."""
+    """`render` with a row for each item. Text is cleaned for terminals. `has_total`: the last row is a sum, in bold."""
     rows = [[column.of(item) for column in columns] for item in items]
     if has_total:
         rows[-1] = [(text, "bold") for text, _ in rows[-1]]
@@ -131,7 +126,7 @@ def tabulate(
 
 
 def _without_padding(line: str) -> str:
-    """Without blanks at its end, also those that are painted."""
+    """Without trailing blanks, painted ones included."""
     kept = line.rstrip(" ")
     while (start := kept.rfind("\x1b[")) >= 0 and _PAINT.fullmatch(kept, start):
         kept = kept[:start].rstrip(" ")
@@ -142,10 +137,8 @@ def _without_padding(line: str) -> str:
 def lay_out(
     columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None, colour: bool
 ) -> tuple[list[str], int]:
-    """As `render`, with the width that every line has.
-
-    A fleet repeats itself: each column is measured and fitted once a text, not once a row.
-    """
+    """`render`, with the width of all lines. Values in a fleet repeat: each distinct text of a column is measured and
+    fitted only once."""
     cells = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
     kinds = [set(column) for column in cells]
     texts = [{text for text, _ in found} for found in kinds]
@@ -160,7 +153,7 @@ def lay_out(
 
 
 def _fit_all(column: Column, width: int, cells: Sequence[Cell], kinds: set[Cell], colour: bool) -> list[str]:
-    """The title and the cells below it; `kinds` are those that differ."""
+    """The title and its cells; `kinds` are the distinct ones."""
     made = {cell: paint(fit(cell[0], width, column.align), cell[1], colour) for cell in kinds}
     return [paint(fit(column.title, width, column.align), "bold", colour), *map(made.__getitem__, cells)]
 
@@ -174,7 +167,7 @@ def _choose(columns: Sequence[Column], widths: Sequence[int], filled: list[int],
 
 
 def _narrow(columns: Sequence[Column], widths: list[int], shown: Sequence[int], width: int | None) -> None:
-    """Cut columns until they fit: those with a `least` first, and the widest where that is not enough."""
+    """Cut columns until they fit: first those with `least`, then the widest."""
     if width is None:
         return
     for at in shown:
@@ -195,14 +188,14 @@ def _cut(text: str, width: int) -> str:
         used += width_of(char)
         if used > width - 1:
             break
-    # A mark may make what stands before it wider than the two are one by one.
+    # A combining mark may make the text wider than the sum of its characters.
     while end and width_of(text[:end]) > width - 1:
         end -= 1
     return text[:end] + "…"
 
 
 def draw_share(share: float | None, width: int) -> str:
-    """A bar. What holds anything to speak of is never empty, what has room left never full; a dash when unknown."""
+    """A bar. Noticeable use is never empty, and remaining room never full; a dash if unknown."""
     if share is None:
         return "–"
     filled = round(share * width)

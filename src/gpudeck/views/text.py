@@ -1,6 +1,5 @@
-"""The fleet as text for people with a terminal: a line a GPU, a box a host, or a line a host, and what is wrong
-below it. The same for curl and for `gpudeck show`. What is unknown is a dash, never a zero.
-"""
+"""The fleet as text for a terminal: one line per GPU, one box per host, or one line per host, with problems below. The
+same for curl and for `gpudeck show`. Unknown values are a dash, never zero."""
 
 import functools
 import textwrap
@@ -59,7 +58,7 @@ _STATES: dict[Availability, Cell] = {word: (f"{symbol} {word}", COLOURS[word]) f
 _BAR = 8
 _UNKNOWN: Cell = ("–", "grey")
 _MAX_PROBLEMS = 20
-"""Of hosts, below the table. A site whose switch fails has hundreds of them, and one reason."""
+"""Problems of hosts below the table. A site whose switch fails has hundreds with one cause."""
 NO_HOST = "No host has reported yet. On a GPU server: gpudeck agent --hub URL --token-file FILE"
 MAX_BELOW_A_TABLE: Final = 10
 _PROCESS_COLUMNS = (
@@ -91,15 +90,15 @@ _EVENT_COLUMNS = (
 )
 _STATUS_COLOURS = {"up": "green", "late": "yellow", "down": "red", "never_seen": "grey"}
 _FRAME = 4
-"""The columns that a box needs for itself."""
+"""The columns of a box's frame."""
 Rows = list[list[Cell]]
 Part = tuple[str, list[str], int]
-"""The name of a part of a box, its lines, and how wide each of them is."""
+"""The name of a section of a box, its lines, and their width."""
 _NO_HOST_YET = "No host yet. `gpudeck hosts add NAME` adds one.\n"
 
 
 def gpu_rows(host: Host, now: float) -> list[list[Cell]]:
-    """A row for each GPU, for HOST_COLUMN and GPU_COLUMNS, or one row with the reason why there is none."""
+    """One row per GPU, for HOST_COLUMN and GPU_COLUMNS, or one row with the reason why there is none."""
     name: Cell = (clean(host.display_name), "grey" if host.status != "up" else "")
     note = _host_note(host, now)
     if not host.gpus:
@@ -109,12 +108,12 @@ def gpu_rows(host: Host, now: float) -> list[list[Cell]]:
 
 
 def _obstacle(host: Host) -> str:
-    """What keeps a host from reporting, which says more than that it has not; empty where none is known."""
+    """Why a host does not report, if known; else empty."""
     return host.problems[0] if host.status == "never_seen" and host.problems and not host.gpus else ""
 
 
 def gpu_cells(gpu: Gpu, note: str, now: float) -> list[Cell]:
-    """Of GPU_COLUMNS. `note` is about its host, and goes before its own."""
+    """The cells of GPU_COLUMNS. `note` is about its host and comes before the GPU's own."""
     state = gpu.availability
     dim = "grey" if state == "unknown" else ""
     note = note or gpu_note(gpu, now)
@@ -135,11 +134,10 @@ def gpu_cells(gpu: Gpu, note: str, now: float) -> list[Cell]:
 
 
 def gpu_note(gpu: Gpu, now: float) -> str:
-    """What is wrong with it, why it is idle or unknown, whose job has it, why it is drained, and who has reserved
-    it."""
+    """Its problem, why it is idle, unknown or drained, whose job has it, and who has reserved it."""
     reason = gpu.availability_reason if gpu.availability in {"idle", "unknown", "drained"} else None
     wrong = gpu.health_reason or reason or ""
-    # Most have neither reservation nor maintenance, and a fleet has thousands of them.
+    # Most GPUs have neither reservation nor maintenance, and a fleet has thousands.
     reserved = reservation_note(gpu, now) if gpu.reservation or gpu.reservation_conflict else ""
     drained = "" if gpu.maintenance is None else maintenance_note(gpu.maintenance, now)
     allocated = "" if gpu.allocation is None else allocation_note(gpu.allocation, now)
@@ -147,7 +145,7 @@ def gpu_note(gpu: Gpu, now: float) -> str:
 
 
 def allocation_note(found: Allocation, now: float | None = None) -> str:
-    """Which job has it, whose, and for how long if the time is given."""
+    """The job that has it, its user, and for how long if the time is given."""
     if not found.job:
         return f"allocated by {found.scheduler}: {found.unknown}"
     name = f" ({found.name or found.owner})" if found.name or found.owner else ""
@@ -160,27 +158,27 @@ def allocation_note(found: Allocation, now: float | None = None) -> str:
 
 
 def maintenance_note(found: Maintenance, now: float) -> str:
-    """Why a host or GPU is drained, and for how long."""
+    """Why a host or GPU is drained, and until when."""
     left = "" if found.until is None else f", {show_length(found.until - now)} left"
     return f"in maintenance{left}: {found.reason}"
 
 
 def reservation_note(gpu: Gpu, now: float) -> str:
-    """Who has it, for how long and why; or who is on it and should not be."""
+    """Who has reserved it, until when and why; or who uses it without the reservation."""
     found = gpu.reservation
     if conflict := gpu.reservation_conflict:
         return conflict
     if found is None:
         return ""
     if found.kind == "claim":
-        # It protects no GPU any more once a process is there.
+        # A claim no longer protects a GPU once a process has started.
         return f"taken by {found.user}, starting" if gpu.availability == "reserved" else ""
     why = f": {found.note}" if found.note else ""
     return f"reserved by {found.user}, {show_length(found.until - now)} left{why}"
 
 
 def draw_bar(used: float | None, total: float | None) -> str:
-    """How full something is."""
+    """A bar for a share of something."""
     return draw_share(None if used is None or not total else used / total, _BAR)
 
 
@@ -190,12 +188,12 @@ def show_number(value: float | None, unit: str) -> str:
 
 
 def show_status(host: Host) -> str:
-    """Its status for people: `never seen`."""
+    """Its status as shown: `never seen`."""
     return host.status.replace("_", " ")
 
 
 def staleness_note(host: Host, now: float) -> str:
-    """Since when a host that should report does not; empty for all others."""
+    """How long ago a silent host last reported; empty for all others."""
     if host.status in {"up", "never_seen"} or host.last_report_at is None:
         return ""
     return f"{host.status}: last report {show_span(now - host.last_report_at)} ago"
@@ -203,7 +201,7 @@ def staleness_note(host: Host, now: float) -> str:
 
 def _host_note(host: Host, now: float) -> str:
     note = staleness_note(host, now)
-    # Of a host that is remembered from before the hub was started there are none.
+    # A host that was restored after a restart of the hub has none.
     has_values = any(gpu.memory_used_bytes is not None for gpu in host.gpus)
     note = f"{note}, values are from then" if note and has_values else note
     return f"{note} · {maintenance_note(host.maintenance, now)}" if note and host.maintenance is not None else note
@@ -212,12 +210,9 @@ def _host_note(host: Host, now: float) -> str:
 def render_fleet(
     fleet: Fleet, *, detail: bool = False, width: int | None = None, colour: bool = False, empty: str = NO_HOST
 ) -> str:
-    """The fleet as text, ending in a newline.
-
-    `detail` draws a box a host, with processes and the faults of the last day. `empty` is said where there is no host.
-    No line is wider than `width`, from LEAST columns on, but those of problems: many end in a command, which is to be
-    copied.
-    """
+    """The fleet as text, ending in a newline. `detail` draws one box per host, with processes and the faults of the
+    last day. `empty` is shown if there is no host. No line is wider than `width` (at least LEAST), except problems:
+    many end in a command to copy."""
     hosts, now = fleet.hosts, fleet.time
     lines = [_headline(fleet, width, colour)]
     if not hosts:
@@ -227,7 +222,7 @@ def render_fleet(
     else:
         rows = [row for host in hosts for row in gpu_rows(host, now)]
         lines += ["", *render((HOST_COLUMN, *GPU_COLUMNS), rows, width, colour)]
-    # What a row says next to its GPU is not said again below the table.
+    # Notes in rows are not repeated below the table.
     noted = _find_noted(hosts, now) if not detail and any(" NOTE" in line for line in lines[1:3]) else frozenset()
     problems = [*fleet.problems, *([] if detail else _host_problems(hosts, noted, is_uncut=width is None))]
     if problems:
@@ -246,7 +241,7 @@ def _describe_moment(fleet: PastFleet) -> str:
 
 
 def _find_noted(hosts: Sequence[Host], now: float) -> frozenset[str]:
-    """The ids of the hosts and the UUIDs of the GPUs whose rows say what is wrong with them."""
+    """The ids of the hosts and the UUIDs of the GPUs whose rows show their problems."""
     silent = {host.id for host in hosts if staleness_note(host, now)}
     wrong = {gpu.uuid for host in hosts for gpu in host.gpus if gpu.health_reason or gpu.availability == "unknown"}
     return frozenset(silent | wrong)
@@ -268,7 +263,7 @@ def _host_problems(hosts: Sequence[Host], noted: Collection[str], *, is_uncut: b
 
 
 def join_places(places: Iterable[tuple[str, str]], sign: str = ":") -> list[str]:
-    """Hosts and labels of GPUs, host by host: `gpu07:0,1`."""
+    """Hosts and labels of GPUs, by host: `gpu07:0,1`."""
     hosts: dict[str, list[str]] = {}
     for host, label in places:
         hosts.setdefault(host, []).append(label)
@@ -276,7 +271,7 @@ def join_places(places: Iterable[tuple[str, str]], sign: str = ":") -> list[str]
 
 
 def name_problem(name: str, problem: str) -> str:
-    """The problem with the host that has it; many begin with its name by themselves."""
+    """The problem with the name of its host, unless it begins with that already."""
     return problem if problem.startswith(name) else f"{name}: {problem}"
 
 
@@ -321,7 +316,8 @@ def draw_boxes(hosts: Sequence[Host], now: float, width: int | None, colour: boo
 
 
 def _lay_out_parts(hosts: Sequence[Host], now: float, width: int | None, colour: bool) -> list[list[Part]]:
-    """A host's parts, beginning with its GPUs. Each kind is one table over all hosts, so that columns stand in line."""
+    """A host's sections, beginning with its GPUs. Each kind is one table over all hosts, so that columns are
+    aligned."""
     kinds = [
         ("", GPU_COLUMNS, [[row[1:] for row in gpu_rows(host, now)] for host in hosts]),
         (
@@ -386,13 +382,14 @@ def _activity_cells(gpu: Gpu) -> list[Cell]:
 
 
 def _process_rows(host: Host, now: float) -> Rows:
-    """One that says why, where the processes of a GPU are not known."""
+    """One row per process, or a row with the reason if the processes of a GPU are unknown."""
     processes = [(gpu, one) for gpu in host.gpus for one in ([None] if gpu.processes is None else gpu.processes)]
     return [process_cells(gpu, process, now) for gpu, process in processes]
 
 
 def process_cells(gpu: Gpu, process: ShownProcess | None, now: float, dim: str = "") -> list[Cell]:
-    """Of the columns of processes; None where those of the GPU are not known. `dim` is the colour of most of them."""
+    """The cells of the process columns; `process` is None if those of the GPU are unknown. `dim` is the colour of most
+    cells."""
     if process is None:
         reason = gpu.reasons.get("processes", "unknown")
         return [(gpu.label, dim), *[_UNKNOWN] * 6, (clean(f"not known: {reason}"), "grey")]
@@ -423,8 +420,8 @@ def _event_cells(gpu: Gpu, event: ShownEvent, now: float) -> list[Cell]:
 
 
 def render_hosts(hosts: Sequence[Host], width: int | None = None) -> str:
-    """One line a host, and below them what is wrong, ending in a newline. Problems are never cut: many end in
-    a command, which is to be copied."""
+    """One line per host, with problems below, ending in a newline. Problems are never cut: many end in a command to
+    copy."""
     if not hosts:
         return _NO_HOST_YET
     columns: list[CellColumn[Host]] = [
@@ -451,14 +448,14 @@ def _count(host: Host, number: int) -> str:
 
 
 def render_alert(alert: Alert, now: float, *, colour: bool) -> str:
-    """One line: how bad, what, for how long, and who acknowledged it."""
+    """One line: severity, title, duration, and who acknowledged it."""
     sign, painted = SEVERITY_SIGNS.get(alert.severity, "·"), SEVERITY_COLOURS.get(alert.severity, "")
     said = paint(f"{sign} {clean(alert.title)}", painted, colour)
     return f"{said}{_alert_aside(alert, now)}"
 
 
 def render_alerts(alerts: Sequence[Alert], now: float, *, colour: bool) -> str:
-    """Two lines an alert, the second with its id, its rule and the next step; ending in a newline."""
+    """Two lines per alert, the second with its id, its rule and the next step; ending in a newline."""
     lines = []
     for alert in alerts:
         lines.append(render_alert(alert, now, colour=colour))
@@ -468,8 +465,7 @@ def render_alerts(alerts: Sequence[Alert], now: float, *, colour: bool) -> str:
 
 
 def for_everybody(fleet: Fleet) -> list[Alert]:
-    """The alerts of the hosts that are shown, and of the hub, that need attention: not those that are muted or for
-    one person alone."""
+    """The alerts of the hub and of the shown hosts that need attention: neither muted nor for one user only."""
     hosts = {host.id for host in fleet.hosts}
     return [
         alert
@@ -479,7 +475,8 @@ def for_everybody(fleet: Fleet) -> list[Alert]:
 
 
 def below_table(fleet: Fleet, colour: bool, noted: Collection[str] = ()) -> list[str]:
-    """A line for each that is `for_everybody`, but no more than a few. `noted` are hosts and GPUs whose rows say it."""
+    """A line for each alert of `for_everybody`, up to a limit. `noted` are hosts and GPUs whose rows show them
+    already."""
     told = [alert for alert in for_everybody(fleet) if (alert.gpu or alert.host_id) not in noted]
     lines = [render_alert(alert, fleet.time, colour=colour) for alert in told[:MAX_BELOW_A_TABLE]]
     more = len(told) - len(lines)

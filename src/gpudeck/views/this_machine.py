@@ -1,8 +1,7 @@
-"""This machine without any hub: its collectors' reports as the fleet of one host that a hub would show.
+"""This machine without a hub: its collectors' reports as a fleet of one host, as a hub would show it.
 
-The rules for one GPU are those of model.gpu_state, with their default limits. A hub applies them to
-columns of all GPUs with numpy, which a base install does not have and which takes longer to import than this machine to
-read.
+The rules for one GPU are those of model.gpu_state, with their default limits. A hub applies them to columns of all GPUs
+with numpy, which a base install lacks and which takes longer to import than this machine to read.
 """
 
 import contextlib
@@ -49,21 +48,20 @@ _NOT_REPORTED: Final = "not reported"
 
 
 def read_this_machine(settings: CollectorSettings) -> Fleet:
-    """One reading of this machine as a fleet of one host.
-
-    Drivers are read in forks of this process, with a deadline: one that hangs costs its GPUs, and Ctrl-C ends it.
-    """
+    """One reading of this machine as a fleet of one host. Drivers are read in forks of this process, with a deadline:
+    one that hangs costs only its GPUs, and Ctrl-C ends it."""
     with contextlib.closing(LocalWatch(read_once(settings), interval=60.0)) as watch:
         return watch.read()
 
 
 def watch_locally(settings: CollectorSettings, interval: float = 1.0) -> "LocalWatch":
-    """This machine for a live view. Drivers are read in children, with a deadline: one that hangs costs its GPUs."""
+    """This machine for a live view. Drivers are read in child processes, with a deadline: one that hangs costs only its
+    GPUs."""
     return LocalWatch(watch_this_machine(settings), interval)
 
 
 class LocalWatch:
-    """A fleet of this machine alone that remembers its last reading. `close` ends what reads drivers."""
+    """A fleet of this machine only, which remembers its last reading. `close` ends its child processes."""
 
     def __init__(self, machine: Collector, interval: float) -> None:
         self._machine = machine
@@ -77,7 +75,7 @@ class LocalWatch:
         return Fleet(demo=False, time=now, version=__version__, totals=count([host]), hosts=[host])
 
     def show(self, report: Report, now: float) -> Host:
-        """This machine's report of this moment, as a hub shows it that gets one after the other."""
+        """This machine's current report, as a hub shows it that gets one after the other."""
         readings = report.gpus or []
         self._gpus = {one.uuid: self._gpus.get(one.uuid) or _ObservedGpu(one, now) for one in readings}
         numbers, reasons = _believe(HOST_METRICS, report.metrics, report.unknown)
@@ -113,7 +111,7 @@ class LocalWatch:
 
 
 class _ObservedGpu:
-    """What is remembered of a GPU between two readings."""
+    """The state of a GPU between two readings."""
 
     def __init__(self, reading: GpuReading, now: float) -> None:
         self._last_work_at = now - (reading.idle_seconds or 0.0)
@@ -161,7 +159,7 @@ class _ObservedGpu:
         )
 
     def _take_events(self, reading: GpuReading) -> None:
-        """With their owners. The process has often ended by now, and was in the reading before."""
+        """Apply faults with their users. The process has often ended by now, and was in the reading before."""
         there = {one.pid: one for one in (*self._processes, *(reading.processes or ()))}
         self._faults = {
             event: self._faults[event] if event in self._faults else find_user(event, there) for event in reading.events
@@ -171,7 +169,7 @@ class _ObservedGpu:
     def _judge(
         self, missing: str | None, numbers: Mapping[str, Value], there: Occupancy, began: float | None, now: float
     ) -> Verdict:
-        """`began` is when the oldest process on it was started."""
+        """`began` is when its oldest process was started."""
         is_new, self._is_new = self._is_new, False
         if missing is not None:
             return "unknown", missing
@@ -181,7 +179,7 @@ class _ObservedGpu:
             numbers["memory_used_bytes"],
         )
         if memory is not None:
-            # If a display server's share is not known, what is left for others is not known either.
+            # If the share of a display server is unknown, so is the rest.
             memory = None if there.display_bytes is None else memory - there.display_bytes
         if utilization is None or utilization >= rules.work_percent or self._last_work_at > now:
             self._last_work_at = now
@@ -190,7 +188,7 @@ class _ObservedGpu:
         elif self._occupied_since is None:
             # A user who was there at the first reading may have come at any time before.
             self._occupied_since = 0.0 if is_new else now
-        # Nobody holds a GPU for longer than they have been on it, however long it was idle before.
+        # A user is idle for no longer than they have been on the GPU.
         came = began if began is not None else self._occupied_since
         return judge(
             processes=there.workers,
@@ -202,7 +200,8 @@ class _ObservedGpu:
         )
 
     def _settle(self, availability: Availability, began: float | None, now: float) -> None:
-        """Note since when it is in this state. The first reading, and the one after an unknown, may know better."""
+        """Record since when it is in this state. The first reading, and the one after an unknown state, may know
+        better."""
         if availability != self._availability:
             is_first_sight = self._availability in {None, "unknown"} and availability != "unknown"
             beginning = self._last_work_at if availability != "busy" else began
@@ -216,7 +215,7 @@ def _believe(
     unknown: Mapping[str, str],
     absent: str = _NOT_REPORTED,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Every metric of the catalog, None where it is unknown or cannot be, and the reasons of those."""
+    """Every metric of the catalog, None if it is unknown or out of range, and the reasons for these."""
     numbers: dict[str, Any] = {}
     reasons: dict[str, str] = {}
     for name, metric in catalog.items():

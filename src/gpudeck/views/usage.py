@@ -1,4 +1,4 @@
-"""Usage and wasted GPU-hours as tables for people with a terminal. What is unknown is a dash, never a zero."""
+"""Usage and wasted GPU-hours as tables for a terminal. Unknown values are a dash, never zero."""
 
 import math
 from collections.abc import Callable
@@ -13,8 +13,8 @@ _MAX_MODELS = 5
 
 
 def render_usage(usage: Usage, zone: tzinfo, *, width: int | None = None, colour: bool = False) -> str:
-    """The period, a line a row, their total, each day where there are days, and how much of the period was observed.
-    Ends in a newline; times are those of the zone."""
+    """The period, one line per row, their total, the days if there are any, and the coverage. Ends in a newline; times
+    are in `zone`."""
     show = _clock(zone)
     lines = wrap(f"Usage by {usage.by}, {show(usage.start)} to {show(usage.end)} ({zone})", width)
     if usage.rows:
@@ -34,7 +34,7 @@ def _with_notes(lines: list[str], notes: list[str], width: int | None) -> str:
 
 
 def _columns(usage: Usage) -> list[CellColumn[UsageRow]]:
-    """Costs have a column where there are any, allocated time where schedulers give GPUs to jobs."""
+    """Cost columns if there are costs, allocated time if schedulers allocate GPUs."""
     total = usage.total
     allocated: list[CellColumn[UsageRow]] = [
         CellColumn("ALLOCATED", 97, "right", 12, cell=lambda row: _number(row.allocated_hours)),
@@ -62,7 +62,7 @@ def _cost_title(currency: str) -> str:
 
 
 def _days(usage: Usage, width: int | None, colour: bool) -> list[str]:
-    """One line a day and row, by day; a day without use has none."""
+    """One line per day and row; a day without use has none."""
     found = [(day, name_of(usage, row)) for row in usage.rows for day in row.days]
     found.sort(key=lambda pair: (pair[0].time, -pair[0].gpu_hours))
     columns: list[CellColumn[tuple[Day, str]]] = [
@@ -75,7 +75,7 @@ def _days(usage: Usage, width: int | None, colour: bool) -> list[str]:
 
 
 def _notes(usage: Usage, show_time: ShowTime) -> list[str]:
-    """What the figures of allocated time leave out."""
+    """The limits of figures about allocated time."""
     notes, total = [], usage.total
     if usage.allocated_since is not None:
         told = f"Jobs are recorded since {show_time(usage.allocated_since)}."
@@ -89,7 +89,7 @@ def _notes(usage: Usage, show_time: ShowTime) -> list[str]:
 
 
 def name_of(usage: Usage, row: UsageRow) -> str:
-    """What a row stands for, in words for a terminal."""
+    """The name of a row for a terminal."""
     return _show_name(usage.by, row.name_by(usage.by), unknown=row.unknown)
 
 
@@ -104,7 +104,7 @@ def _number(value: float | None, digits: int = 1) -> str | None:
 
 
 def describe_coverage(usage: Usage | Waste, show_time: ShowTime) -> str:
-    """Rounded down: a period that was not monitored in full is never called 100 %."""
+    """Rounded down: a partly monitored period is never called 100 %."""
     since = usage.known_since
     if usage.coverage is None:
         begin = "" if since is None else f": the records begin {show_time(since)}"
@@ -114,8 +114,8 @@ def describe_coverage(usage: Usage | Waste, show_time: ShowTime) -> str:
 
 
 def render_waste(waste: Waste, zone: tzinfo, *, width: int | None = None, colour: bool = False) -> str:
-    """The period, a line a row, their total, what could have been saved, and how much was observed. Ends in a newline;
-    times are those of the zone."""
+    """The period, one line per row, their total, what could have been saved, and the coverage. Ends in a newline; times
+    are in `zone`."""
     show = _clock(zone)
     lines = wrap(f"Waste by {waste.by}, {show(waste.start)} to {show(waste.end)} ({zone})", width)
     if waste.rows:
@@ -126,7 +126,7 @@ def render_waste(waste: Waste, zone: tzinfo, *, width: int | None = None, colour
 
 
 def _waste_columns(waste: Waste) -> list[CellColumn[WasteRow]]:
-    """None where nothing is known of any row: costs without a price, unused hours without a scheduler."""
+    """A column without any known value is left out: costs without prices, unused hours without a scheduler."""
     total, cost = waste.total, _cost_title(waste.currency)
 
     def column(title: str, keep: int, value: Callable[[WasteRow], float | None]) -> list[CellColumn[WasteRow]]:
@@ -136,7 +136,7 @@ def _waste_columns(waste: Waste) -> list[CellColumn[WasteRow]]:
     def columns(title: str, keep: int, one: Callable[[WasteRow], WastedHours]) -> list[CellColumn[WasteRow]]:
         return [
             *column(title, keep, lambda row: one(row).hours),
-            # No hours cost nothing, also where no price is known.
+            # No hours cost nothing, even without a price.
             *column(cost, keep - 2, lambda row: 0.0 if row is not total and one(row).hours == 0 else one(row).cost),
             *column("BEFORE", keep - 30, lambda row: one(row).before),
         ]

@@ -1,8 +1,5 @@
-"""Who is on which GPUs now, from the fleet, and as a table: memory, processes, and where. The same for curl and for
-`gpudeck show`.
-
-All unknown users count as one. The last values of a host that stopped reporting are listed, but never counted.
-"""
+"""The users of GPUs now, and as a table: memory, processes, and places. The same for curl and for `gpudeck show`. All
+unknown users count as one. The last values of a host that stopped reporting are listed, but never counted."""
 
 from collections.abc import Sequence
 
@@ -18,7 +15,7 @@ NOBODY = "Nobody is on a GPU."
 
 
 class GpuUse(Struct, frozen=True):
-    """A GPU in use by a user, and their processes on it. `memory` is None where a part of it is not known."""
+    """A GPU in use by a user, and their processes on it. `memory` is None if part of it is unknown."""
 
     host: Host
     gpu: Gpu
@@ -27,7 +24,7 @@ class GpuUse(Struct, frozen=True):
 
 
 class UserActivity(Struct, frozen=True):
-    """`uses` are on hosts that report, `past` on hosts that have stopped. Sums and means cover what is known."""
+    """`uses` are on hosts that report, `past` on hosts that have stopped. Sums and means cover known values."""
 
     user: str | None
     uses: list[GpuUse]
@@ -50,7 +47,7 @@ class UserActivity(Struct, frozen=True):
 
     @property
     def processes(self) -> int | None:
-        """One process on several GPUs is one; None where no list could be read."""
+        """A process on several GPUs counts once; None if no list could be read."""
         if all(use.gpu.processes is None for use in self.uses):
             return None
         return len({(use.host.id, own.pid) for use in self.uses for own in use.processes})
@@ -79,20 +76,20 @@ def find_users(hosts: Sequence[Host]) -> list[UserActivity]:
 
 
 def _owners(host: Host, gpu: Gpu) -> dict[str | None, list[ShownProcess]]:
-    """Who is on the GPU with which processes. Display servers do not count."""
+    """The users of the GPU with their processes, without display servers."""
     owners: dict[str | None, list[ShownProcess]] = {}
     for process in gpu.processes or ():
         if not process.display:
             owners.setdefault(process.user, []).append(process)
     state = gpu.availability if host.status == "up" else gpu.last_seen
     if not owners and state in {"busy", "idle"}:
-        # Some sources name the users without their processes.
+        # Some sources list users without processes.
         return {user: [] for user in gpu.users or (None,)}
     return owners
 
 
 def _memory(gpu: Gpu, processes: list[ShownProcess]) -> float | None:
-    """What their processes hold; all of the GPU's where they are alone on it and that is not known by process."""
+    """The memory of their processes; the GPU's memory if they are its only user and it is not known by process."""
     amounts = [process.memory_used_bytes for process in processes]
     known = [amount for amount in amounts if amount is not None]
     if processes and len(known) == len(amounts):
@@ -102,10 +99,10 @@ def _memory(gpu: Gpu, processes: list[ShownProcess]) -> float | None:
 
 
 class UserRow(Struct, frozen=True):
-    """A user of GPUs on hosts that report. `user` is null for unknown users. `memory_used_bytes` is what
-    is known of it, and at least that where `is_memory_part`; `gpus` are host by host, as in `gpu01-0,1`. A null stands
-    with its reason. `utilization_percent` is the mean of their GPUs, including the work of others on them; `since`
-    is when their oldest process started, in Unix seconds."""
+    """A user of GPUs on hosts that report. `user` is null for unknown users. `memory_used_bytes` is the known part, and
+    a lower bound if `is_memory_part`; `gpus` are by host, as in `gpu01-0,1`. A null has its reason in `reasons`.
+    `utilization_percent` is the mean of their GPUs, including the work of others on them; `since` is the start of their
+    oldest process, in Unix seconds."""
 
     user: str | None
     memory_used_bytes: int | None
@@ -126,14 +123,14 @@ class Users(Struct, frozen=True):
 
 
 def rank_users(fleet: Fleet) -> list[UserActivity]:
-    """Who is on GPUs of hosts that report, by memory, then by processes, the most first; by name where both are the
-    same. What is not known comes after what is."""
+    """The users of GPUs on hosts that report, by memory, then by processes, the most first; then by name. Unknown
+    values come last."""
     users = [activity for activity in find_users(fleet.hosts) if activity.uses]
     return sorted(users, key=lambda one: (_fall(one.memory), _fall(one.processes)))
 
 
 def render_users(fleet: Fleet, *, width: int | None = None, colour: bool = False) -> str:
-    """One line a user, ending in a newline."""
+    """One line per user, ending in a newline."""
     columns: list[CellColumn[UserActivity]] = [
         CellColumn("USER", 100, widest=32, cell=lambda one: (NOT_KNOWN, "grey") if one.user is None else one.user),
         CellColumn("GiB", 99, "right", 12, cell=show_memory),
@@ -150,7 +147,7 @@ def show_memory(activity: UserActivity) -> str:
 
 
 def describe_users(fleet: Fleet) -> Users:
-    """The same for programs."""
+    """The users as JSON structs."""
     return Users(
         fleet.time,
         [
@@ -171,7 +168,7 @@ def describe_users(fleet: Fleet) -> Users:
 
 
 def list_places(activity: UserActivity) -> list[str]:
-    """Host by host, as in `gpu01-0,1`."""
+    """By host, as in `gpu01-0,1`."""
     return join_places(((use.host.name, use.gpu.label) for use in activity.uses), "-")
 
 
