@@ -2556,7 +2556,7 @@ export interface components {
         };
         /**
          * ErrorDetail
-         * @description `code` is for programs and stays; `message` says what is wrong, `hint` what to do.
+         * @description `code` is for programs and stable; `message` describes the error, `hint` the next step.
          */
         ErrorDetail: {
             /** @description A word for programs, which stays the same in later versions */
@@ -6803,10 +6803,10 @@ export interface components {
         };
         /**
          * UserRow
-         * @description A user of GPUs on hosts that report. `user` is null for unknown users. `memory_used_bytes` is what
-         *     is known of it, and at least that where `is_memory_part`; `gpus` are host by host, as in `gpu01-0,1`. A null stands
-         *     with its reason. `utilization_percent` is the mean of their GPUs, including the work of others on them; `since`
-         *     is when their oldest process started, in Unix seconds.
+         * @description A user of GPUs on hosts that report. `user` is null for unknown users. `memory_used_bytes` is the known part, and
+         *     a lower bound if `is_memory_part`; `gpus` are by host, as in `gpu01-0,1`. A null has its reason in `reasons`.
+         *     `utilization_percent` is the mean of their GPUs, including the work of others on them; `since` is the start of their
+         *     oldest process, in Unix seconds.
          */
         UserRow: {
             /** @description How many GPUs */
