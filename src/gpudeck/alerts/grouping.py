@@ -1,13 +1,13 @@
 """Groups alerts into messages, and limits their number.
 
-Alerts of one rule that fire within a short time of each other are one message: a switch that fails takes forty hosts
-along. Where a rule, or all of them, have sent many messages within ten minutes, the next ones wait and are summed up.
+Alerts of one rule that fire within a short time of each other are one message, such as the hosts behind a switch that
+fails. After many messages within ten minutes, of one rule or of all, the next ones wait and are summed up.
 """
 
 import hashlib
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -16,55 +16,41 @@ from gpudeck.alerts.notifiers.rendering import Message, Subject
 from gpudeck.alerts.record import AlertRecord, shared_labels
 from gpudeck.alerts.rule import Rule
 from gpudeck.alerts.settings import AlertSettings
-from gpudeck.model.event import SEVERITIES
+from gpudeck.model.event import SEVERITIES, Severity
 from gpudeck.model.text import show_span
 
 WINDOW: Final = 600.0
 MAX_WAITS: Final = 6.0
-"""A group that keeps growing is closed after so many times its waiting time."""
+"""A group that keeps growing is sent after so many times its waiting time."""
 _NAMES: Final = 10
 _LINES: Final = 20
 
-_Key = tuple[str, str, tuple[str, ...], bool, bool]
+
+class _GroupKey(NamedTuple):
+    """Alerts with one key are one message."""
+
+    rule: str
+    severity: Severity
+    accounts: tuple[str, ...]
+    is_personal: bool
+    is_end: bool
+
+    @property
+    def limited(self) -> object:
+        """What `messages_per_rule` limits: the rule; for personal messages the rule and the accounts."""
+        return (self.rule, self.accounts) if self.is_personal else self.rule
 
 
 class OutgoingMessage(Struct, frozen=True):
-    """A message that is to be sent as soon as it is written down that it is."""
+    """A message to send once the database has its key."""
 
     message: Message
     records: tuple[AlertRecord, ...]
     is_end: bool
 
 
-class MessageLimiter:
-    """How many messages each rule, and all of them, have sent within the last ten minutes."""
-
-    def __init__(self, per_rule: int, overall: int) -> None:
-        self._per_rule = per_rule
-        self._overall = overall
-        self._rules: dict[object, deque[float]] = defaultdict(deque)
-        self._all: deque[float] = deque()
-
-    def change(self, per_rule: int, overall: int) -> None:
-        """Messages that were sent already still count."""
-        self._per_rule, self._overall = per_rule, overall
-
-    def allows(self, rule: object, now: float) -> bool:
-        return count_recent(self._rules[rule], now, WINDOW) < self._per_rule
-
-    def room(self, now: float) -> int:
-        """How many more all rules together may send now."""
-        return self._overall - count_recent(self._all, now, WINDOW)
-
-    def note(self, rule: object, now: float, *, is_personal: bool) -> None:
-        self._rules[rule].append(now)
-        if not is_personal:
-            self._all.append(now)
-
-
 class MessageGrouping:
-    """Takes alerts that are to be sent (`add`) and gives them back as messages when their time has come (`due`).
-    Alerts that are muted now (`is_muted`) wait."""
+    """Takes alerts to send (`add`) and returns them as messages when it is time (`due`). Muted alerts wait."""
 
     def __init__(
         self,
@@ -74,9 +60,10 @@ class MessageGrouping:
         *,
         prefix: str = "",
     ) -> None:
-        """`prefix` stands before every title: a demo's alerts are known as such."""
-        self._wait = settings.group_wait
-        self._pace = MessageLimiter(settings.messages_per_rule, settings.messages)
+        """`prefix` stands before every title, such as that of a demo."""
+        self._settings = settings
+        self._sent: deque[tuple[float, object, bool]] = deque()
+        """The messages of the last ten minutes: when, the key of their limit, whether they were personal."""
         self._rules = rules
         self._is_muted = is_muted
         self._prefix = prefix
@@ -84,12 +71,11 @@ class MessageGrouping:
         self._ended: dict[str, AlertRecord] = {}
 
     def change(self, settings: AlertSettings) -> None:
-        """Alerts that wait go on waiting, for as long as the new settings say."""
-        self._wait = settings.group_wait
-        self._pace.change(settings.messages_per_rule, settings.messages)
+        """The new settings also apply to alerts that wait."""
+        self._settings = settings
 
     def add(self, record: AlertRecord) -> None:
-        """It fires, or fires still."""
+        """It fires, or still fires."""
         self._begun[record.id] = record
 
     def forget(self, record: AlertRecord) -> None:
@@ -102,29 +88,32 @@ class MessageGrouping:
             self._ended[record.id] = record
 
     def due(self, now: float) -> list[OutgoingMessage]:
-        """The messages whose time has come, the worst first. What they tell is not given again."""
+        """The messages whose time has come, the worst first. Their alerts are not returned again."""
         times = [record.ready_at for waiting in (self._begun, self._ended) for record in waiting.values()]
-        # No group is closed before the oldest of all has waited: thousands are not put into groups every second.
-        if not times or (max(times) <= now < min(times) + self._wait):
+        # No group is due before the oldest alert has waited: this saves grouping thousands every second.
+        if not times or (max(times) <= now < min(times) + self._settings.group_wait):
             return []
-        records = {key: group for key, group in self._group(now).items() if self._is_closed(group, now)}
-        groups = sorted(records, key=lambda key: (-SEVERITIES.index(records[key][0].severity), key))
-        allowed = [key for key in groups if self._pace.allows(_limited(key), now)]
-        personal = [key for key in allowed if key[3]]
-        public = [key for key in allowed if not key[3]]
-        room = max(0, self._pace.room(now))
-        alone, rest = (public, []) if len(public) <= room else (public[: max(0, room - 1)], public[max(0, room - 1) :])
+        records = {key: group for key, group in self._group(now).items() if self._is_due(group, now)}
+        groups = sorted(records, key=lambda key: (-SEVERITIES.index(key.severity), key))
+        while self._sent and not 0 <= now - self._sent[0][0] < WINDOW:
+            self._sent.popleft()
+        counts = Counter(limited for _, limited, _ in self._sent)
+        room = max(0, self._settings.messages - sum(not is_personal for _, _, is_personal in self._sent))
+        allowed = [key for key in groups if counts[key.limited] < self._settings.messages_per_rule]
+        public = [key for key in allowed if not key.is_personal]
+        alone = public if len(public) <= room else public[: max(0, room - 1)]
         sent = []
-        for key in (*personal, *alone):
-            self._pace.note(_limited(key), now, is_personal=key[3])
-            sent.append(self._take(self._compose(records[key], now, is_end=key[4]), records[key], is_end=key[4]))
-        if rest and room:
-            sent += self._sum_up({key: records[key] for key in rest}, now)
+        for key in (*(key for key in allowed if key.is_personal), *alone):
+            self._sent.append((now, key.limited, key.is_personal))
+            message = self._compose(records[key], now, is_end=key.is_end)
+            sent.append(self._take(message, records[key], is_end=key.is_end))
+        if room:
+            sent += self._sum_up({key: records[key] for key in public[len(alone) :]}, now)
         return sent
 
     def rebuild(self, records: Iterable[AlertRecord], now: float) -> list[OutgoingMessage]:
-        """The messages of which it was written down that they are sent, and not that they were: the hub died then.
-        Under the key they had, so that a receiver that has them already ignores them."""
+        """The messages that a hub had decided to send when it died, and may have sent. They have the same keys as
+        before, so that no receiver gets one twice."""
         groups: dict[tuple[str, bool], list[AlertRecord]] = defaultdict(list)
         for record in records:
             if record.message is not None and record.told_at is None and record.is_firing:
@@ -136,19 +125,20 @@ class MessageGrouping:
             for (key, is_end), group in groups.items()
         ]
 
-    def _group(self, now: float) -> dict[_Key, list[AlertRecord]]:
-        groups: dict[_Key, list[AlertRecord]] = defaultdict(list)
+    def _group(self, now: float) -> dict[_GroupKey, list[AlertRecord]]:
+        groups: dict[_GroupKey, list[AlertRecord]] = defaultdict(list)
         for waiting, is_end in ((self._begun, False), (self._ended, True)):
             for record in waiting.values():
                 if not self._is_muted(record, now):
                     rule = self._rules[record.rule]
                     accounts = record.accounts if record.is_personal or rule.kind == "reservation" else ()
-                    groups[rule.name, record.severity, accounts, record.is_personal, is_end].append(record)
+                    key = _GroupKey(rule.name, record.severity, accounts, record.is_personal, is_end)
+                    groups[key].append(record)
         return groups
 
-    def _is_closed(self, group: Sequence[AlertRecord], now: float) -> bool:
-        times = [record.ready_at for record in group]
-        return now - max(times) >= self._wait or now - min(times) >= MAX_WAITS * self._wait or min(times) > now
+    def _is_due(self, group: Sequence[AlertRecord], now: float) -> bool:
+        times, wait = [record.ready_at for record in group], self._settings.group_wait
+        return now - max(times) >= wait or now - min(times) >= MAX_WAITS * wait or min(times) > now
 
     def _take(self, message: Message, records: Sequence[AlertRecord], *, is_end: bool) -> OutgoingMessage:
         for record in records:
@@ -160,21 +150,21 @@ class MessageGrouping:
                 del self._begun[record.id]
         return OutgoingMessage(message, tuple(records), is_end)
 
-    def _sum_up(self, groups: Mapping[_Key, list[AlertRecord]], now: float) -> list[OutgoingMessage]:
-        """All that has no room of its own in one message, and resolved alerts in another."""
+    def _sum_up(self, groups: Mapping[_GroupKey, list[AlertRecord]], now: float) -> list[OutgoingMessage]:
+        """All of these in one message, and resolved alerts in another."""
         sent = []
         for is_end in (False, True):
-            records = [record for key, group in groups.items() if key[4] is is_end for record in group]
+            records = [record for key, group in groups.items() if key.is_end is is_end for record in group]
             if records:
                 message = self._compose(records, now, is_end=is_end, is_sum=True)
-                self._pace.note("alerts", now, is_personal=False)
+                self._sent.append((now, "alerts", False))
                 sent.append(self._take(message, records, is_end=is_end))
         return sent
 
     def _compose(
         self, records: list[AlertRecord], now: float, *, is_end: bool, is_sum: bool = False, key: str | None = None
     ) -> Message:
-        """`is_sum`: they are of several rules, or too many for a message each."""
+        """`is_sum`: they are of several rules, or too many for separate messages."""
         first, rule = records[0], self._rules[records[0].rule]
         counts = Counter(record.rule for record in records)
         is_sum = is_sum or len(counts) > 1
@@ -221,7 +211,7 @@ def _short(record: AlertRecord) -> str:
 
 
 def _subjects(records: Sequence[AlertRecord]) -> tuple[Subject, ...]:
-    """One alone is the message."""
+    """Empty for one alert, which is the message itself."""
     return (
         tuple(Subject(record.rule, record.all_labels(), record.accounts) for record in records)
         if len(records) > 1
@@ -230,7 +220,7 @@ def _subjects(records: Sequence[AlertRecord]) -> tuple[Subject, ...]:
 
 
 def _lines(records: Sequence[AlertRecord], *, is_end: bool) -> tuple[str, ...]:
-    """One line a subject; of one alone, what its title does not say."""
+    """One line for each alert; for a single one, what its title does not say."""
     if len(records) == 1:
         return (_lasted(records[0]),) if is_end else tuple(filter(None, (records[0].note,)))
     told = [f"{record.title}. {_lasted(record)}" if is_end else record.title for record in records[:_LINES]]
@@ -242,7 +232,7 @@ def _lasted(record: AlertRecord) -> str:
 
 
 def link_of(records: Sequence[AlertRecord]) -> str:
-    """A UUID is whatever an agent says: in an address it must not become a mark that a chat acts upon."""
+    """Quoted: a UUID comes from an agent, and must not contain marks that a chat interprets."""
     first = records[0]
     if len(records) == 1 and first.gpu:
         return f"#/gpu/{quote(first.gpu, safe='')}"
@@ -254,12 +244,6 @@ def _make_key(records: Sequence[AlertRecord], *, is_end: bool) -> str:
     ids = sorted(f"{record.id}.{record.repeats}.{record.severity}.{','.join(record.accounts)}" for record in records)
     digest = hashlib.blake2b("\0".join(ids).encode(), digest_size=10).hexdigest()
     return f"{'resolved' if is_end else 'alert'}-{digest}"
-
-
-def _limited(key: _Key) -> object:
-    """The key of the limit: the rule; for personal messages the rule and the accounts."""
-    rule, _, accounts, is_personal, _ = key
-    return (rule, accounts) if is_personal else rule
 
 
 def count_recent(times: deque[float], now: float, seconds: float) -> int:

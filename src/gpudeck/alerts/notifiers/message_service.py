@@ -1,4 +1,4 @@
-"""The messages of a hub to channels and people; and the watches, which notify a user when GPUs are free."""
+"""The messages of a hub to channels and users, and the watches, which notify a user when GPUs are free."""
 
 import asyncio
 import logging
@@ -38,8 +38,8 @@ ClaimedGpus = Callable[[], Collection[str]]
 
 
 class MessageService(Service):
-    """`outbox` takes messages; `watches` and `mutes` are what the API asks. `is_withheld`: nothing about the
-    demo is sent to channels."""
+    """`outbox` takes messages; `watches` and `mutes` are for the API. `is_withheld`: this is a demo whose messages are
+    not sent to channels."""
 
     name = "messages"
 
@@ -57,10 +57,8 @@ class MessageService(Service):
         now: Clock = clock.wall,
         database: Database | None = None,
     ) -> None:
-        """`database` keeps messages on their way, instead of this machine's. `claimed` are the UUIDs of free GPUs that
-        are claimed. `bot` writes to people in Slack, if there is one; `inbox` takes what is meant for one
-        person, also of a demo.
-        `fleet` is the name under which a demo's messages are kept apart; they are sent only if the settings say so."""
+        """`database` stores messages in place of the database of this machine. `bot` writes to users in Slack; `inbox`
+        takes the personal messages of a demo. `fleet` separates the messages of a demo from real ones."""
         self._hub = hub
         self._users = auth.users
         self._settings = settings
@@ -87,11 +85,11 @@ class MessageService(Service):
             retention=hub.retention,
             is_muted=self.is_muted,
         )
-        # At once: that the hub was started is an event too.
+        # Before `open`: the start of the hub is an event too.
         events.subscribe(self._send_event)
 
     async def open(self) -> None:
-        """Raises Temporary when a database does not answer, and is called again then."""
+        """Raises Temporary if a database does not answer, and is called again then."""
         if not self._is_opened:
             await self.outbox.open()
             self._is_opened = True
@@ -135,7 +133,7 @@ class MessageService(Service):
         return inbox + find_destinations(message, self._settings, users, self.is_muted, has_bot=self._has_bot)
 
     def _send_event(self, event: Event) -> None:
-        """Some channels get events as they happen."""
+        """Send the event to the channels that have its kind in `events`."""
         for name, channel in self._settings.channels.items():
             if event.kind in channel.events and not self.is_withheld:
                 message = _message_of_event(event, self._prefix, channel.texts.get(event.kind))
@@ -171,8 +169,8 @@ class MessageService(Service):
             await self._fire(one, gpus)
 
     async def _fire(self, one: Watch, gpus: list[CandidateGpu]) -> None:
-        """The message is kept before the watch is over: a hub that is killed in between sends it again, under the same
-        key, and so once. Of several hubs the one that ends the watch sends it."""
+        """The message is stored before the watch ends: a hub that is killed in between stores it again with the same
+        key, and it is sent once. Of several hubs the one that ends the watch sends it."""
         message = message_of(one, gpus, self._now(), self._prefix)
         if not self.watches.is_shared:
             self.outbox.put(message)
@@ -184,12 +182,12 @@ class MessageService(Service):
             self._events.add(make_event(self._now(), "watch_fired", message.title, user=one.user, detail=detail))
 
     def _candidates(self) -> list[CandidateGpu]:
-        """Those that could be used now."""
+        """The GPUs that could be used now."""
         return [gpu for host in self._hub.fleet.ordered() for gpu in host.candidates(only_open=True)]
 
 
 def _message_of_event(event: Event, prefix: str, text: str | None = None) -> Message:
-    """`text` is what the channel's settings say in place of the event's own words."""
+    """`text` is the text of the channel's settings for such events."""
     title = event.title if text is None else text.replace("{host}", event.host or "")
     labels = {} if event.host is None else {"host": event.host}
     return Message(
@@ -216,22 +214,16 @@ class ConfiguredChannel:
         self._sender = SenderProcess()
 
     async def send(self, message: Message, account: str | None) -> None:
-        """Raises Temporary or Refused, with words for all who may look at the hub."""
+        """Raises Temporary or Refused, with words for every viewer of the hub."""
         settings = self._settings
         try:
             url = await asyncio.to_thread(read_url, self._name, settings.channels[self._name])
         except UsageError as error:
             log.warning("%s", error)
-            raise Refused(
-                "its address cannot be read on the hub's machine.", "The hub's log says which file."
-            ) from error
-        request = SendRequest(
-            url=url,
-            message=message,
-            recipient=None if account is None else self._recipient(account),
-            page=settings.page,
-        )
-        await self._sender.send(request)
+            hint = "The hub's log says which file."
+            raise Refused("its address cannot be read on the hub's machine.", hint) from error
+        recipient = None if account is None else self._recipient(account)
+        await self._sender.send(SendRequest(url=url, message=message, recipient=recipient, page=settings.page))
 
     async def release(self) -> None:
         await self._sender.close()

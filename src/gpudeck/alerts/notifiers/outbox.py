@@ -1,8 +1,8 @@
-"""The outbox of notifications: stored in the database until they are delivered, sent by one worker for each channel.
+"""The outbox of notifications: messages are stored in the database until one worker for each channel has sent them.
 
-What a channel does not take is tried again, later each time, for a day; the others go on meanwhile. A hub that is
-killed goes on where it was: what it was sending at that moment may arrive twice, and nothing is lost. While the
-database does not take them, messages are sent from memory, and written down when it does.
+A message that a channel does not take is tried again for a day, less and less often; other channels go on meanwhile.
+After a kill of the hub nothing is lost, and the message that was being sent may arrive twice. While the database does
+not take messages, they are sent from memory, and stored later.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ MAX_REST: Final = 300.0
 MAX_PAUSE: Final = 3600.0
 """For a message to a user who cannot be reached."""
 _WATCH_SECONDS: Final = 3600.0
-"""That GPUs were free an hour ago is no news."""
+"""How long a message of a watch is tried: the GPUs may be in use again by then."""
 CLAIM_SECONDS: Final = 180.0
-"""Longer than any message may take: another hub that shares the database leaves it alone until then."""
+"""How long other hubs with the same database leave a message alone: longer than sending can take."""
 _IDLE_SECONDS: Final = 30.0
 _CHECK_SECONDS: Final = 30.0
-"""Other hubs may leave something behind."""
-_TOLD_AFTER: Final = 2
-"""Failures in a row that are a problem to show: one alone may be a hiccup."""
+"""How often to look for messages that other hubs have left."""
+_SHOWN_AFTER: Final = 2
+"""A problem is shown after so many failures in a row."""
 MAX_UNWRITTEN: Final = 10_000
 RETRY_SECONDS: Final = 5.0
 _TRIM_SECONDS: Final = 3600.0
@@ -58,19 +58,19 @@ OnFailure = Callable[[Message, Destination, str], None]
 
 
 class Channel(Protocol):
-    """What sends. Raises Temporary or Refused, or UsageError where the settings are wrong; none holds a secret."""
+    """Sends messages. Raises Temporary or Refused, or UsageError if the settings are wrong, without a secret."""
 
     async def send(self, message: Message, account: str | None) -> None: ...
 
     async def release(self) -> None:
-        """Nothing is to be sent for a while: let go of what that needs."""
+        """Free resources: nothing is to be sent for a while."""
         ...
 
 
 class ChannelWorker:
-    """`run` is its task; `wake` it when there is something new. `end` lets it finish what it is sending.
+    """`run` is its task; `wake` it for a new message. `end` lets it finish what it is sending.
 
-    `problem` is what keeps messages from arriving, "" for nothing. `waiting` is how many were left when it looked last.
+    `problem` is why messages do not arrive, "" if they do. `waiting` is how many were left at its last look.
     """
 
     def __init__(
@@ -104,12 +104,12 @@ class ChannelWorker:
     @property
     def problem(self) -> str:
         lost = f"{self._given_up} given up; " if self._given_up else ""
-        if self._failures < _TOLD_AFTER and not lost:
+        if self._failures < _SHOWN_AFTER and not lost:
             return ""
         return f"the channel {self.name} does not take messages: {lost}{self._trouble}"
 
     def change_store(self, store: OutboxStore) -> None:
-        """Send what is in another store from here on."""
+        """Send the messages of another store from now on."""
         self._store = store
         self.wake.set()
 
@@ -135,7 +135,7 @@ class ChannelWorker:
             await self._channel.release()
 
     async def _work(self) -> float:
-        """Send what is due; returns after how long to look again. Raises Temporary where the database is away."""
+        """Send the messages that are due. Returns the time until the next look. Raises Temporary."""
         while not self._is_over:
             now, store = self._now(), self._store
             await self._write_notes(store)
@@ -150,8 +150,8 @@ class ChannelWorker:
         return 0.0
 
     async def _note(self, store: OutboxStore, note: Callable[[], Awaitable[None]]) -> None:
-        """What became of a message is written down before anything else is read there: else one that arrived would be
-        sent again. Raises Temporary, and is tried again then."""
+        """Write the result of sending, before the next message is read: otherwise a message that arrived would be sent
+        again. Raises Temporary, and is tried again later."""
         self._unnoted.append((store, note))
         await self._write_notes(store)
 
@@ -161,7 +161,7 @@ class ChannelWorker:
             self._unnoted.remove(one)
 
     async def _send(self, parcel: QueuedMessage, store: OutboxStore) -> None:
-        """`store` is where it came from: another may have its place when it has arrived."""
+        """`store` is where it came from; the worker may have another one by the time it has been sent."""
         message, account = parcel.message, parcel.account
         if message.kind == "digest" and account is not None and self._is_muted(account, message.rule):
             await self._note(store, partial(store.note_failed, parcel.id, self._now(), "muted meanwhile"))
@@ -178,25 +178,25 @@ class ChannelWorker:
 
     async def _note_success(self, parcel: QueuedMessage, store: OutboxStore) -> None:
         self.counters["sent"] += 1
-        if self._failures >= _TOLD_AFTER:
+        if self._failures >= _SHOWN_AFTER:
             log.info("the channel %s takes messages again", self.name)
         has_failed, now = self._failures > 0, self._now()
         self._failures, self._given_up, self._rest_until = 0, 0, 0.0
         await self._note(store, partial(store.note_sent, parcel.id, now))
         if has_failed:
-            # What failed before waits for longer than the channel was away.
+            # Messages that failed wait for longer than the channel was away.
             await store.make_due(self.name, now)
 
     async def _note_failure(self, parcel: QueuedMessage, store: OutboxStore, error: GpudeckError) -> None:
         now = self._now()
         self.counters["failed"] += 1
-        # A user who cannot be reached says nothing about the channel.
+        # If one user cannot be reached, the channel may work for others.
         is_their_own = parcel.account is not None and isinstance(error, Unreached)
         if not is_their_own:
             self._failures += 1
             self._trouble = error.message
             self._rest_until = now + _pause(self._failures - 1, MAX_REST)
-            if self._failures == _TOLD_AFTER:
+            if self._failures == _SHOWN_AFTER:
                 log.warning("the channel %s does not take messages: %s", self.name, error)
         is_watch = parcel.message.kind == "watch"
         if now - parcel.created_at < (min(self._give_up, _WATCH_SECONDS) if is_watch else self._give_up):
@@ -212,7 +212,7 @@ class ChannelWorker:
         await self._note(store, partial(store.note_failed, parcel.id, now, error.message))
 
     async def _sleep(self, seconds: float) -> None:
-        """Until it is time, or something is new: but a rest is a rest. The process that sends is not kept for long."""
+        """Until it is time, or a new message is there. After a while without one, the channel is released."""
         try:
             await asyncio.wait_for(self.wake.wait(), min(seconds, _IDLE_SECONDS))
         except TimeoutError:
@@ -221,13 +221,12 @@ class ChannelWorker:
 
 
 def _pause(tries: int, longest: float) -> float:
-    """Longer each time, and never the same for two: what failed together is not tried together."""
+    """Longer each time, and random, so that messages that failed together are not tried together."""
     return pause_after(tries + 1, FIRST_PAUSE, longest) * random.uniform(0.7, 1.3)  # noqa: S311
 
 
 class MessageOutbox:
-    """`put` messages to be sent. `open` once, then `start`, `stop` at the end, all in the event loop that
-    owns it."""
+    """`put` messages to be sent. `open` once, then `start`, `stop` at the end, all in one event loop."""
 
     def __init__(
         self,
@@ -241,8 +240,7 @@ class MessageOutbox:
         retention: RetentionClock | None = None,
         is_muted: IsMuted = lambda _account, _rule: False,
     ) -> None:
-        """`channels` by name. `on_failure` is called for every message that is given up. `is_muted` is asked about a
-        digest when it is about to be sent."""
+        """`channels` are by name. `is_muted` is called when a digest is about to be sent."""
         self._store = store
         self._find = find
         self._now = now
@@ -271,15 +269,13 @@ class MessageOutbox:
         }
 
     def put(self, message: Message) -> None:
-        """Never blocks, never raises. The same key goes to a place once, also after a restart."""
-        destinations = self._find(message)
-        # They say where it goes, and that is decided.
-        kept = replace(message, subjects=())
-        for destination in destinations:
-            self.put_to(kept, destination)
+        """Never blocks, never raises. Each destination gets a key once, also after a restart."""
+        for destination in self._find(message):
+            # The subjects only decide the destinations.
+            self.put_to(replace(message, subjects=()), destination)
 
     def put_to(self, message: Message, destination: Destination) -> None:
-        """The same, to one place, whatever the routes say."""
+        """The same for one destination, whatever the routes say."""
         if destination.channel not in self._workers:
             return
         if len(self._unwritten) + self._in_spare >= MAX_UNWRITTEN:
@@ -289,7 +285,7 @@ class MessageOutbox:
         self._writer.wake()
 
     async def flush(self) -> None:
-        """Until all that was put is in the database: callers record that something was sent after this. Raises
+        """Wait until all messages are in the database. Callers record what they have sent after this. Raises
         Temporary."""
         await self._writer.flush()
 
@@ -297,11 +293,9 @@ class MessageOutbox:
         if self._spare is not None and self._uses_spare:
             await self._leave(self._spare)
         while self._unwritten:
-            # Another fleet may begin meanwhile, with a list of its own.
-            unwritten = self._unwritten
-            batch = unwritten[:500]
+            batch = self._unwritten[:500]
             await self._store.add(batch, self._now())
-            del unwritten[: len(batch)]
+            del self._unwritten[: len(batch)]
             self._note_written(batch)
         self._dropped = 0
 
@@ -311,15 +305,15 @@ class MessageOutbox:
             self._workers[channel].wake.set()
 
     async def _use_spare(self) -> None:
-        """Send from memory what the database does not take. A hub that could not read it since its start waits for it:
-        what was sent before is known there alone."""
+        """Send from memory while the database does not take messages. A hub that could not read the database since its
+        start waits for it: only the database knows what was sent before."""
         if not self._is_open:
             return
         async with self._writer.lock:
             if self._spare is None:
                 self._spare = await self._store.open_spare()
             unwritten, self._unwritten = self._unwritten, []
-            # One that is put a second time may have been sent from the database.
+            # A message that is put again may have been sent from the database.
             known = set(self._written)
             new = [(one, to) for one, to in unwritten if (one.key, to.name) not in known]
             await self._spare.add(new, self._now())
@@ -330,7 +324,7 @@ class MessageOutbox:
             self._note_written(new)
 
     async def _leave(self, spare: OutboxStore) -> None:
-        """Raises Temporary, also while something is being sent from there."""
+        """Go back to the database. Raises Temporary, also while a message from memory is being sent."""
         left = await self._store.take_back(spare)
         for worker in self._workers.values():
             worker.change_store(self._store)
@@ -350,7 +344,7 @@ class MessageOutbox:
         self._tasks = [loop.create_task(worker.run()) for worker in self._workers.values()]
 
     async def stop(self) -> None:
-        """What is being sent may be finished within some seconds; all else is sent by the next hub."""
+        """Messages that are being sent have some seconds to finish. The next start sends the others."""
         if (error := await self._writer.stop()) is not None:
             waiting = len(self._unwritten) + sum(self.waiting.values() if self._uses_spare else [])
             log.warning("%d messages are lost: %s", waiting, error)
@@ -365,7 +359,7 @@ class MessageOutbox:
 
     @property
     def problems(self) -> list[str]:
-        """What keeps messages from arriving, for all who may look at the hub."""
+        """Why messages do not arrive, for every viewer of the hub."""
         lost = f" {self._dropped} are lost." if self._dropped else ""
         what = "messages are kept in memory only" if self._uses_spare else "messages are not sent"
         trouble = _TROUBLE.get(self._writer.failure or "")
@@ -379,5 +373,5 @@ class MessageOutbox:
 
     @property
     def waiting(self) -> dict[str, int]:
-        """By channel: how many are still to be sent."""
+        """By channel: how many messages are still to be sent."""
         return {name: worker.waiting for name, worker in self._workers.items()}

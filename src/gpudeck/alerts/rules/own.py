@@ -1,14 +1,13 @@
-"""The operator's own rules: an expression over columns selects GPUs or hosts, and the same expression judges each."""
+"""The operator's own rules: an expression selects GPUs or hosts by columns, and is evaluated again for each of them."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from gpudeck.alerts.expression import COLUMNS, HOST_PREFIX, Expression, Truth, default_text, fill_text
-from gpudeck.alerts.rule import Find, FleetContext, HostSnapshot, Rule, RuleFinding, find_at
+from gpudeck.alerts.rule import FleetContext, HostSnapshot, Rule, RuleFinding, find_at
 from gpudeck.alerts.settings import AlertSettings, Limits, RuleChange
 from gpudeck.fleet.columns import AVAILABILITY_WORDS, HEALTH_WORDS, Flags, Floats
 from gpudeck.fleet.table import FleetTable
@@ -27,7 +26,7 @@ class TableValues:
         self._read: dict[str, Floats] = {}
 
     def number(self, column: str) -> Floats:
-        """In one piece: several rules read it, and a column of the table lies apart."""
+        """A contiguous copy, as several rules read it."""
         if column not in self._read:
             self._read[column] = np.ascontiguousarray(self._find(column))
         return self._read[column]
@@ -47,7 +46,7 @@ class TableValues:
             "availability": (gpus.availability, AVAILABILITY_WORDS),
         }
         codes, words = columns[column]
-        # The last place is that of rows without a GPU, whose model is -1.
+        # Rows without a GPU have the model -1, which is the last place.
         known = [None if word in {None, _UNKNOWN} else word for word in (*words, None)]
         is_right = np.array([word is not None and is_wanted(word) for word in known])
         is_wrong = np.array([word is not None for word in known]) & ~is_right
@@ -72,7 +71,7 @@ class ViewValues:
         return is_right, is_known and not is_right
 
     def field(self, name: str) -> str | float | None:
-        """What stands for a field of a text."""
+        """The value of a field of a text."""
         if name == "host":
             return self._host.name
         if self._gpu is not None and name in {"gpu", "model", "users"}:
@@ -89,7 +88,7 @@ class ViewValues:
 
 
 class _SharedValues:
-    """The columns that the rules of one look have read. They are of that moment alone."""
+    """The columns that rules have read, shared by all rules that are evaluated with one FleetContext."""
 
     def __init__(self) -> None:
         self._context: FleetContext | None = None
@@ -109,22 +108,20 @@ def make_own_rules(settings: AlertSettings) -> list[Rule]:
 
 
 def retired_rule(name: str) -> Rule:
-    """In the place of a rule that is no longer in the settings, for the messages about its last alerts."""
-    return _rule(name, "gpu", lambda *_: ())
+    """Stands for a rule that is no longer in the settings, for the messages about its last alerts."""
+    return Rule(name=name, scope="gpu", find=lambda *_: (), action="", many=f"{name}: {{count}} alerts")
 
 
 def _make(name: str, rule: RuleChange, expression: Expression, shared: _SharedValues) -> Rule:
     is_of_host, columns = expression.is_of_host, expression.columns
     text = rule.text or default_text(expression)
 
-    def find(host: HostSnapshot, gpus: Sequence[Gpu], _: Limits, __: FleetContext) -> Sequence[RuleFinding]:
-        found = []
+    def find(host: HostSnapshot, gpus: Sequence[Gpu], _: Limits, __: FleetContext) -> Iterator[RuleFinding]:
         for gpu in (None,) if is_of_host else gpus:
             values = ViewValues(host.view, gpu)
             if expression.evaluate(values)[0]:
                 title = fill_text(text, values.field)
-                found.append(RuleFinding(title=title) if gpu is None else find_at(gpu, title))
-        return found
+                yield RuleFinding(title=title) if gpu is None else find_at(gpu, title)
 
     def preselect(fleet: FleetTable, _: Limits, context: FleetContext) -> Flags:
         values = shared.of(fleet, context, of_hosts=is_of_host)
@@ -139,22 +136,18 @@ def _make(name: str, rule: RuleChange, expression: Expression, shared: _SharedVa
             return None
         return f"{', '.join(one for one in columns if values.field(one) in {None, _UNKNOWN})} cannot be read"
 
-    # Without `reads` it is judged each second: the state of a GPU changes with time alone, a host's numbers are no
-    # columns of its GPUs.
+    # Without `reads` the rule is evaluated each second: states of GPUs change without a report, and those of hosts are
+    # not among the columns of GPUs.
     is_steady = is_of_host or all(column in GPU_METRICS or column == "model" for column in columns)
     reads = tuple(column.removeprefix(HOST_PREFIX) for column in columns if column in COLUMNS) if is_steady else ()
-    made = _rule(name, "host" if is_of_host else "gpu", find)
-    return replace(
-        made, preselect=preselect, action=rule.action, reads=reads, why_unknown=why_unknown, labels=dict(rule.labels)
-    )
-
-
-def _rule(name: str, scope: Literal["host", "gpu"], find: Find) -> Rule:
-    noun = "GPUs" if scope == "gpu" else "hosts"
     return Rule(
         name=name,
-        scope=scope,
+        scope="host" if is_of_host else "gpu",
         find=find,
-        action="",
-        many=f"{name}: {{count}} {noun}",
+        preselect=preselect,
+        action=rule.action,
+        many=f"{name}: {{count}} {'hosts' if is_of_host else 'GPUs'}",
+        reads=reads,
+        why_unknown=why_unknown,
+        labels=dict(rule.labels),
     )
