@@ -425,7 +425,7 @@ def test_restart_tells_nothing_again_and_ends_what_ended_meanwhile() -> None:
     watched.run(600)
     assert watched.rules() == ["gpu_hot", "host_down"]
     assert watched.record("host_down").note == (
-        "Whether it is still so is not known: nothing has been heard of it since the hub was started."
+        "Whether it is still so is not known: it has not reported since the hub was started."
     )
     assert watched.titles() == before
     watched.report("gpu01", make_gpu())

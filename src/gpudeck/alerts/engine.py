@@ -1,10 +1,9 @@
 """The alert engine: turns the findings of rules into pending, firing and resolved alerts, and emits an event for every
 change. Never blocks.
 
-Once a second: `begin`, `evaluate` for every host that may be of interest, `finish`. Other tasks may run in between. Of
-interest are hosts that `preselect` selects, those in `active_hosts`, and all that are not up. Of an alert that fires
-and whose rule `reads` nothing but numbers there is nothing to look at until one of them changes. What is not known
-neither fires nor resolves anything: an alert whose host stopped reporting goes on, and says so.
+Once a second: `begin`, `evaluate` for hosts that `preselect` selects, that are in `active_hosts`, or that are not up,
+then `finish`. Other tasks may run in between. An alert whose rule has `reads` is evaluated again when one of these
+changes. Unknown values neither fire nor resolve an alert: if its host stops reporting, it continues and says so.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -29,16 +28,16 @@ from gpudeck.model.gpu_state import RETURN_SECONDS, STUCK_SECONDS
 from gpudeck.model.view import Gpu, Host
 
 RETURN_BEATS: Final = 4.0
-"""A host that is read less often than agents return has so many turns to be read again."""
+"""After a start, a host with a long interval has so many intervals to report."""
 _CARE_SECONDS: Final = 30.0
-_NOT_HEARD: Final = "nothing has been heard of it since the hub was started"
+_NOT_SEEN: Final = "it has not reported since the hub was started"
 
 
 class AlertEngine(AlertStateMachine):
-    """`emit` gets every event. `account_of` is the account of a login. One event loop owns it.
+    """`emit` gets every event. `account_of` returns the account of a login. One event loop owns it.
 
-    `changed` are records that are not written down yet, `outgoing` messages that are to be sent after that;
-    `take_changed` and `take_outgoing` are for their writer. `version` grows with every visible change.
+    `changed` are records that are not in the database yet, `outgoing` messages to send after that; `take_changed` and
+    `take_outgoing` are for their writer. `version` grows with every visible change.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class AlertEngine(AlertStateMachine):
         rules: Sequence[Rule] = RULES,
         started_at: float | None = None,
     ) -> None:
-        """`started_at` is when the hub was: hosts that reported since have returned. None: at the first look."""
+        """`started_at` is the start of the hub, None for the first `begin`: hosts that reported since have returned."""
         super().__init__(settings, emit, account_of, {rule.name: rule for rule in rules}, prefix)
         self._defaults = defaults
         self._given = tuple(rules)
@@ -68,7 +67,7 @@ class AlertEngine(AlertStateMachine):
         self.outgoing: list[OutgoingMessage] = []
 
     def take_changed(self) -> dict[str, AlertRecord]:
-        """The records to write down, each once; those that could not be written are to be `put_back`."""
+        """The records to write, each once. Records that could not be written have to be `put_back`."""
         taken, self.changed = self.changed, {}
         return taken
 
@@ -81,8 +80,7 @@ class AlertEngine(AlertStateMachine):
         return taken
 
     def change(self, settings: AlertSettings) -> None:
-        """Other limits and rules of the operator from the next look on, between two looks. What fires and is no longer
-        wrong by them resolves as anything else does."""
+        """Use other limits and own rules from the next `begin` on. Not between `begin` and `finish`."""
         self._take_limits(settings)
         self._resolve_retired()
         self._grouping.change(settings)
@@ -92,7 +90,7 @@ class AlertEngine(AlertStateMachine):
         self.thresholds = Thresholds(settings, self._defaults)
         self._by_model = self.thresholds.by_model
         rules = (*self._given, *make_own_rules(settings))
-        # Those that are gone stay known, for the messages about their last alerts.
+        # Removed rules stay known, for the messages about their last alerts.
         self._rules |= {rule.name: rule for rule in rules}
         self._of_hosts, self._of_gpus, self._of_hub = (
             [rule for rule in rules if rule.scope == scope] for scope in ("host", "gpu", "hub")
@@ -102,8 +100,8 @@ class AlertEngine(AlertStateMachine):
         self._repeat = None if settings.repeat == "off" else settings.repeat
 
     def load(self, records: Iterable[AlertRecord], now: float) -> None:
-        """What was kept before this start: those that are not over, and those of the last hour that are. Nothing of it
-        is sent again. Where that could not be read at once, it takes the place of what was found meanwhile."""
+        """Load the alerts of before this start: open ones, and those that ended within the last hour. None is sent
+        again. They replace alerts of the same subject that began before they could be read."""
         records = list(records)
         for record in records:
             self._rules.setdefault(record.rule, retired_rule(record.rule))
@@ -122,14 +120,14 @@ class AlertEngine(AlertStateMachine):
         self._is_anew = True
 
     def _resolve_retired(self) -> None:
-        """Alerts of rules that are in the settings no longer."""
+        """End alerts of rules that are no longer in the settings."""
         for record in self._records():
             if record.rule not in self._loosest:
                 self._end(record, "the rule was removed")
 
     @property
     def rule_names(self) -> tuple[str, ...]:
-        """Of all that are evaluated."""
+        """The names of all rules that are evaluated."""
         return tuple(self._loosest)
 
     def _forget_subject(self, record: AlertRecord) -> None:
@@ -141,8 +139,8 @@ class AlertEngine(AlertStateMachine):
             self.changed.pop(found.id, None)
 
     def begin(self, context: FleetContext) -> None:
-        """Once a second, before hosts are looked at. After a start, and where the hub itself was away, hosts that do
-        not report are given time to return."""
+        """Once a second, before hosts are evaluated. After a start or a suspend of the hub, silent hosts have time to
+        return."""
         now = context.now
         if _steady(self._context, now) != _steady(context, now):
             self._is_anew = True
@@ -157,7 +155,7 @@ class AlertEngine(AlertStateMachine):
         self._seen = set()
 
     def _count_anew(self, now: float) -> None:
-        """The hub was away, or its clock was set: how long anything has lasted by that clock is unknown."""
+        """The hub was suspended, or its clock was set: durations by that clock are unknown."""
         for record in self._records():
             if record.state == "pending":
                 record.since = now
@@ -167,7 +165,7 @@ class AlertEngine(AlertStateMachine):
                 record.unknown_since = now
 
     def preselect(self, fleet: FleetTable) -> Selection:
-        """The hosts and GPUs of which some rule may find something. After `begin`."""
+        """The hosts and GPUs that may have findings. After `begin`."""
         hosts, gpus = fleet.hosts.end, fleet.gpus.end
         each_time, steady = ({"host": np.zeros(hosts, np.bool_), "gpu": np.zeros(gpus, np.bool_)} for _ in range(2))
         for rule in (*self._of_gpus, *self._of_hosts):
@@ -178,8 +176,8 @@ class AlertEngine(AlertStateMachine):
         return Selection(each_time["host"], each_time["gpu"], steady["host"], steady["gpu"], self._reads, is_anew)
 
     def active_hosts(self) -> dict[str, set[str]]:
-        """The ids of hosts with an alert that is not over, and the UUIDs of those of their GPUs, "" for the host, whose
-        alerts may become others though nothing is reported. After `begin`."""
+        """The ids of hosts with open alerts, and the UUIDs of those of their GPUs, "" for the host, whose alerts may
+        change without a report. After `begin`."""
         now, wait = self._context.now, {name: limits.wait for name, limits in self._loosest.items()}
         always = {name: not self._rules[name].reads for name in self._loosest}
         return {
@@ -219,12 +217,12 @@ class AlertEngine(AlertStateMachine):
         self._apply(rules, host, self._group_by_limits(host), limits, active)
 
     def finish(self, present: Collection[str] = ()) -> None:
-        """After all hosts: what concerns the fleet, hosts that are gone, and messages whose time has come. `present`
-        are the ids of all hosts in the fleet, also of those that were not looked at."""
+        """After all hosts: rules about the fleet, hosts that are gone, and messages that are due. `present` are the ids
+        of all hosts in the fleet, also of those that were not evaluated."""
         finish_steps(self.finish_in_steps(present))
 
     def finish_in_steps(self, present: Collection[str] = ()) -> Steps[None]:
-        """The same, one step a host."""
+        """The same in steps, one for each host."""
         now = self._context.now
         limits = self.thresholds.of("", {})
         self._apply(self._of_hub, HUB, [("", (), limits)], limits, self._active.get(""))
@@ -240,7 +238,7 @@ class AlertEngine(AlertStateMachine):
         self.changed |= {record.id: record for sent in due for record in sent.records}
 
     def firing(self) -> list[AlertRecord]:
-        """The worst first, the newest first among them."""
+        """By severity, then the newest first."""
         firing = (record for record in self._records() if record.is_firing)
         return sorted(firing, key=lambda one: (-SEVERITIES.index(one.severity), -(one.fired_at or 0.0), one.id))
 
@@ -256,7 +254,7 @@ class AlertEngine(AlertStateMachine):
         return {record.id: record for record in self._records() if record.id in alert_ids}
 
     def acknowledge_all(self, records: Iterable[AlertRecord], by: str, now: float) -> int:
-        """They are not sent again; how many of them fired and were not acknowledged before."""
+        """They are not sent again. Returns how many fired and were not acknowledged before."""
         firing = [record for record in records if record.state == "firing"]
         for record in firing:
             record.state, record.acknowledged_at, record.acknowledged_by = "acknowledged", now, by
@@ -265,7 +263,7 @@ class AlertEngine(AlertStateMachine):
         return len(firing)
 
     def withdraw_all(self, records: Iterable[AlertRecord], by: str, now: float) -> list[AlertRecord]:
-        """Take back what `by` has acknowledged: these fire as before, and are sent again when that is due."""
+        """Withdraw the acknowledgements of `by`: these alerts fire again."""
         own = [record for record in records if record.state == "acknowledged" and record.acknowledged_by == by]
         for record in own:
             record.state, record.acknowledged_at, record.acknowledged_by = "firing", None, None
@@ -274,7 +272,7 @@ class AlertEngine(AlertStateMachine):
         return own
 
     def hosts_called(self, name: str) -> set[str]:
-        """The ids of hosts with an alert, by their name or id, whether they are in the fleet or not."""
+        """The ids of hosts with this name or id that have alerts, also if they are not in the fleet."""
         return {
             record.host_id for record in self._records() if record.host_id and name in {record.host, record.host_id}
         }
@@ -286,7 +284,7 @@ class AlertEngine(AlertStateMachine):
         return sum(self._end(record, "the host was removed") for record in records)
 
     def refresh_mutes(self, now: float) -> None:
-        """After one was added or ended: which alerts are muted now."""
+        """After a mute was added or ended."""
         for record in self._records():
             muted_by = self._find_mute(record, now)
             if muted_by != record.muted_by:
@@ -312,14 +310,14 @@ class AlertEngine(AlertStateMachine):
         self._apply(rules, host, [("", (), limits)], limits, active)
         if not active:
             return
-        why = _NOT_HEARD if host.status == "never_seen" else f"the host is {host.status}"
+        why = _NOT_SEEN if host.status == "never_seen" else f"the host is {host.status}"
         for name, subjects in list(active.items()):
             if not self._rules[name].sees_silent:
                 for record in list(subjects.values()):
                     self._note_unknown(record, why)
 
     def _may_return(self, host: HostSnapshot) -> bool:
-        """Whether it is too early to say that the host is gone: the hub was away, and has had no report of it since."""
+        """Whether it is too early to call the host down: the hub was away, and has had no report of it since."""
         if host.status == "never_seen" or host.silent_since > self._returning_since:
             return False
         seconds = max(RETURN_SECONDS, RETURN_BEATS * (host.view.interval_seconds or 0.0))
@@ -386,20 +384,20 @@ class AlertEngine(AlertStateMachine):
                     self._ease(record, limits)
 
     def _note_unread(self, host: HostSnapshot, active: Mapping[str, Subjects]) -> None:
-        """None of its GPUs can be read now."""
-        why = host.view.reasons.get("gpus") or "the host tells of no GPU"
+        """None of the host's GPUs can be read now."""
+        why = host.view.reasons.get("gpus") or "the host reports no GPU"
         for rule in self._of_gpus:
             for record in list(active.get(rule.name, {}).values()):
                 if not host.is_gone(record.gpu):
                     self._note_unknown(record, why)
 
     def _note_absent(self) -> Steps[None]:
-        """A host that was there in this run was removed; any other has not reported since the hub was started."""
+        """Hosts that have left the fleet since the start were removed; others have not reported yet."""
         for host_id in [host_id for host_id in self._active if host_id and host_id not in self._seen]:
             # Other tasks may have ended some of them in between.
             for record in self._of(host_id):
                 if host_id not in self._known:
-                    self._note_unknown(record, _NOT_HEARD)
+                    self._note_unknown(record, _NOT_SEEN)
                 else:
                     self._end(record, "the host is no longer in the fleet")
             yield
@@ -408,7 +406,7 @@ class AlertEngine(AlertStateMachine):
         return [record for subjects in self._active.get(host_id, {}).values() for record in subjects.values()]
 
     def _care(self, now: float) -> None:
-        """Twice a minute: mutes that ended, alerts that are sent again, and falls that are forgotten."""
+        """Twice a minute: mutes that ended, reminders, and what flap detection can forget."""
         for mute in self.mutes.take_ended(now):
             title = f"{mute.created_by}'s mute of {describe(mute)} has ended"
             self._emit(make_event(now, "alert_mute_ended", title, detail=mute.reason))
@@ -424,12 +422,12 @@ class AlertEngine(AlertStateMachine):
 
 
 def _steady(context: FleetContext, now: float) -> FleetContext:
-    """Without what the rules that depend on it ask for at each look."""
+    """Without the fields whose rules are evaluated each time anyway."""
     return replace(context, now=now, late_reservations=(), history=None, free=0, known=0, growth={}, usual_clocks={})
 
 
 def _why_unknown(rule: Rule, host: HostSnapshot, record: AlertRecord) -> str | None:
-    """Why it is unknown whether it is still so; None where it is known, and it is resolved."""
+    """Why it is unknown whether the finding still applies; None if it no longer does."""
     if rule.why_unknown is not None and (why := rule.why_unknown(host, record.gpu, record.part)) is not None:
         return why
     if rule.scope == "hub":

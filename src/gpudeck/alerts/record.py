@@ -11,14 +11,14 @@ from gpudeck.model.event import Severity
 
 
 class AlertRecord(Struct, kw_only=True):
-    """`host_id` is empty for what concerns no single host, `gpu` and `part` where there is none.
+    """`host_id` is empty if it concerns no single host, and `gpu` and `part` if there is none.
 
-    `users` are logins, `accounts` accounts. `end` is why it was resolved, where it did not just end. `falls` is when it
-    fired within the last hour. `is_told`: a message about it was sent. `message` is the key of that message, set before
-    it is sent, and `told_at` when it was: a hub that dies in between sends it again under the same key. The same for
-    its end.
+    `users` are logins, `accounts` accounts. `end` is why it was resolved, unless the condition just ended. `falls` is
+    when it fired within the last hour. `is_told`: a message about it was sent. `message` is the key of that message,
+    written before it is sent, and `told_at` the time after: a hub that dies in between sends it again with that key.
+    `end_message` and `end_told_at` are the same for its end.
 
-    `ready_at`, `calm_since` and `unknown_since` are of this run of the hub.
+    `ready_at`, `calm_since` and `unknown_since` are times of this run of the hub.
     """
 
     id: str
@@ -75,7 +75,7 @@ class AlertRecord(Struct, kw_only=True):
         return Alert(**shown | place | {"accounts": list(self.accounts)})
 
     def all_labels(self) -> dict[str, str]:
-        """Those of the host, with the host's name and the GPU's model."""
+        """The labels of the host and the rule, with the host's name and the GPU's model."""
         own = {"host": self.host, "model": self.model}
         return {**self.labels, **{name: value for name, value in own.items() if value is not None}}
 
@@ -93,14 +93,14 @@ def shared_labels(records: "list[AlertRecord]") -> dict[str, str]:
 
 
 class Mutes(dict[str, Mute]):
-    """Those that count now or later, by their id. One event loop owns it."""
+    """Mutes that count now or later, by id. One event loop owns it."""
 
     def take_ended(self, now: float) -> list[Mute]:
-        """Those that have ended by now, each once."""
+        """Remove and return the mutes that have ended."""
         return [self.pop(mute.id) for mute in list(self.values()) if mute.end <= now]
 
     def find(self, record: AlertRecord, now: float) -> Mute | None:
-        """The mute that matches the alert now; of several the one that lasts longest."""
+        """The mute that matches the alert now; of several, the one that ends last."""
         fitting = (one for one in self.values() if one.start <= now < one.end and fits(one, record))
         return max(fitting, key=lambda mute: mute.end, default=None)
 
@@ -115,7 +115,7 @@ def fits(mute: Mute, record: AlertRecord) -> bool:
 
 
 def _is_among(host: str, hosts: list[str]) -> bool:
-    """They are sorted: of a thousand alerts each is compared with a thousand names."""
+    """By bisection: thousands of alerts are compared with up to a thousand sorted names."""
     place = bisect_left(hosts, host)
     return place < len(hosts) and hosts[place] == host
 

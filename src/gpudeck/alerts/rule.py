@@ -1,4 +1,4 @@
-"""The types of rules: a rule, its findings, and the fleet and its recent past as rules see them. Pure."""
+"""The types of rules: a rule, its findings, and its input, which is a host, the fleet and their recent past. Pure."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
@@ -29,9 +29,9 @@ class GoneGpu(Struct, frozen=True):
 
 
 class HostSnapshot(Struct, frozen=True, kw_only=True):
-    """`view` is its metrics and facts, without GPUs. `boards` are all of its GPUs, by UUID, `gpus` those to look
-    at, and whose values are of now, `chosen` their UUIDs, None for all. `has_gpus`: the values of some are of now.
-    `silent_since` is when it last reported, `late_times` how often it came late within the last hour.
+    """`view` is its metrics and facts, without GPUs. `boards` are all of its GPUs by UUID, `gpus` those to evaluate,
+    whose values are current, `chosen` their UUIDs, None for all. `has_gpus`: some GPU has current values.
+    `silent_since` is the time of its last report, `late_times` how often it was late within the last hour.
 
     `failure` is why the hub cannot read it. `is_expected`: it is configured. `is_restored`: it is known from before
     this start of the hub, and has not reported since."""
@@ -55,7 +55,7 @@ class HostSnapshot(Struct, frozen=True, kw_only=True):
         return any(gpu == one.uuid for one in self.gone)
 
     def is_chosen(self, gpu: str) -> bool:
-        """Whether alerts of that GPU, or with "" of the host, are to be looked at."""
+        """Whether to evaluate alerts of that GPU, or with "" of the host."""
         if not gpu or gpu not in self.boards:
             return True
         return self.has_gpus and (self.chosen is None or gpu in self.chosen)
@@ -66,9 +66,8 @@ class HostSnapshot(Struct, frozen=True, kw_only=True):
 
 
 class Selection(NamedTuple):
-    """Hosts and GPUs, by row, to look at: each time, or (`steady_`) only after a report or when a metric of `reads` is
-    another. `is_anew`: rules have changed, and what they said of those before counts for nothing. It is of one moment:
-    rows are given to others whenever reports come in."""
+    """The rows of hosts and GPUs to evaluate: each time, or (`steady_`) after a report or when a metric in `reads` has
+    changed. `is_anew`: rules have changed, so evaluate all. Valid until the next `await`: rows are reused."""
 
     hosts: Flags
     gpus: Flags
@@ -89,11 +88,11 @@ Growths = Mapping[str, Mapping[str, CounterGrowth]]
 
 class FleetContext(Struct, frozen=True, kw_only=True):
     """The state of the fleet as a whole. `power_limits` is the usual limit of each GPU model in watts,
-    `usual_clocks` the usual clock of those under load in MHz; `growth` are the counters that grew (see `GpuTrends`).
+    `usual_clocks` the usual clock under load in MHz; `growth` are the counters that grew (see `GpuTrends`).
 
-    `late_reservations` have begun and are not used, with the time at which they are released.
-    `free` and `known` are how many GPUs are free, and of how many it is known what they do. `drained` are the ids of
-    hosts and the UUIDs of GPUs that are in maintenance: no alert begins there, and none is sent.
+    `late_reservations` have begun and are not used, with the time of their release. `free` and `known` count GPUs that
+    are free, and whose state is known. `drained` are the ids of hosts and the UUIDs of GPUs in maintenance: no alert
+    begins there, and none is sent.
     """
 
     now: float
@@ -110,16 +109,16 @@ class FleetContext(Struct, frozen=True, kw_only=True):
 
 
 HUB = HostSnapshot(id="", name="", status="up", view=Host(id="", name="", display_name="", status="up", via=""))
-"""The subject of what is no single host's."""
+"""The subject of rules with the scope `hub`."""
 
 
 class RuleFinding(Struct, frozen=True, kw_only=True):
-    """Something is so. `title` is a sentence without its full stop.
+    """The condition of a rule holds. `title` is a sentence without its full stop.
 
-    `gpu` is a UUID; `part` distinguishes several findings of one subject. With `is_bad` false it has eased, but is not
-    over: an alert that fires goes on, a new one does not begin. `since` is when it began, where the rule itself knows.
-    `severity` and `action` count before those of the rule. `users` are logins on the host, `accounts` those of the
-    hub. `is_personal`: for them alone.
+    `gpu` is a UUID; `part` distinguishes several findings of one subject. If `is_bad` is false, the value is between
+    the two limits: an alert continues, but none begins. `since` is when it began, if the rule knows. `severity` and
+    `action` replace those of the rule. `users` are logins on the host, `accounts` those of the hub. `is_personal`: only
+    they are notified.
     """
 
     title: str
@@ -141,30 +140,28 @@ Find = Callable[[HostSnapshot, Sequence[Gpu], Limits, FleetContext], Iterable[Ru
 
 
 Preselect = Callable[[FleetTable, Limits, FleetContext], Flags]
-"""The rows, of GPUs or of hosts by the rule's scope, of which `find` may report something: all of these, and few
-others. `limits` are the loosest that count anywhere. Called once a second for the whole fleet.
+"""The rows, of GPUs or of hosts by the rule's scope, that may have findings: all of these, and few others. `limits` are
+the loosest of all hosts. Called once a second for the whole fleet.
 
-A comparison with NaN is false, which is right for what is unknown; the negation of one would be true."""
+A comparison with NaN is false, as unknown values require; the negation of one would be true."""
 
 WhyUnknown = Callable[[HostSnapshot, str, str], str | None]
-"""Why it is unknown of the GPU and the part whether it is still so; None where it is known."""
+"""Why it is unknown whether the finding about that GPU and part still applies; None if it is known."""
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """`find` returns what is so. An alert whose subject is not among it is resolved, unless it is not known: a metric
-    in `needs` could not be read, the host is silent, or `why_unknown` says so. Hosts on which `preselect` selects
-    nothing are not asked, unless they have an alert; without one, all are.
+    """`find` returns findings. An alert without one is resolved, unless that is unknown: a metric in `needs` could
+    not be read, the host is silent, or `why_unknown` gives a reason. Hosts that `preselect` does not select are not
+    evaluated, unless they have an alert; without `preselect` all are.
 
-    `reads` are the fields of the host, or the metrics of the GPU, on which alone the findings depend: while an alert
-    fires, its subject is not looked at before one of them may be another. Without any it is, each time.
+    `reads` are the fields of the host, or the metrics of the GPU, on which the findings depend: while an alert fires,
+    it is evaluated when one of them changes. If empty, each time.
 
-    `sees_silent`: the rule is about hosts that do not report; `reads_missing`: about GPUs that cannot be read too;
-    `sees_gone`: about GPUs that a host no longer reports. `limits_from` gives its default limits where these follow
-    from the health settings; otherwise they are in `DEFAULTS`.
-    `inhibits_host`: while it fires, no other alert of its host is sent. `clears_itself`: its findings last for the time
-    of `clear_after`, which is not waited for once more.
-    `labels` are those of its alerts, in addition to those of their hosts.
-    `many` is the title of several in one message; `notifies_end` false: no message is sent at the end.
+    `sees_silent`: also about hosts that do not report; `reads_missing`: also about GPUs that cannot be read;
+    `sees_gone`: also about GPUs that a host no longer reports. `limits_from` derives the default limits from the health
+    settings; otherwise they are in `DEFAULTS`. `inhibits_host`: while it fires, no other alert of its host is sent.
+    `clears_itself`: its findings last for `clear_after`. `labels` are added to those of the host. `many` is the title
+    of several alerts in one message. If `notifies_end` is false, no message is sent at the end.
     """
 
     name: str

@@ -1,5 +1,5 @@
 """The states of an alert (pending, firing, acknowledged, resolved) and their transitions: a rule finds it, no longer
-finds it, or cannot know."""
+finds it, or cannot tell."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -12,7 +12,7 @@ from gpudeck.model.alert import MAINTENANCE
 from gpudeck.model.event import SEVERITIES, Event, make_event, recent_falls
 
 FLAPS: Final = 3
-"""An alert that fires so often within an hour is flapping: it resolves after `FLAP_CALM` without another time."""
+"""An alert that fires so often within an hour is flapping: it resolves after `FLAP_CALM` without firing again."""
 FLAP_CALM: Final = 1800.0
 UNKNOWN_SAID_AFTER: Final = 60.0
 UNKNOWN_ENDS_AFTER: Final = 7 * 86_400.0
@@ -23,7 +23,7 @@ Subjects = dict[tuple[str, str], AlertRecord]
 
 
 class AlertStateMachine:
-    """All alerts that are not resolved, and every step one can take; `AlertEngine` decides which."""
+    """The alerts that are not resolved, and their transitions; `AlertEngine` decides about these."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class AlertStateMachine:
         return tuple(dict.fromkeys(account for account in accounts if account is not None))
 
     def _note_newcomers(self, record: AlertRecord, finding: RuleFinding) -> None:
-        """The user of a reserved GPU, or its owner, has changed: they have not been notified."""
+        """The user of a reserved GPU, or its owner, has changed, and has not been notified yet."""
         accounts = self._accounts_of(finding)
         if set(accounts) <= set(record.accounts):
             return
@@ -107,7 +107,7 @@ class AlertStateMachine:
         self._note(record)
 
     def _note_return(self, record: AlertRecord) -> None:
-        """It was gone, though not for long enough to be resolved: that counts as a fall."""
+        """It was gone, but not for long enough to be resolved: that counts as firing again."""
         now = self._context.now
         record.calm_since = None
         record.falls = [*recent_falls(record.falls, now), now]
@@ -117,7 +117,7 @@ class AlertStateMachine:
             self._note(record)
 
     def _raise(self, record: AlertRecord, finding: RuleFinding) -> None:
-        """It got worse: that is sent as new, even if the lower severity was acknowledged."""
+        """A higher severity is sent again, even if the lower one was acknowledged."""
         severity = finding.severity or record.severity
         if SEVERITIES.index(severity) <= SEVERITIES.index(record.severity):
             return
@@ -141,7 +141,7 @@ class AlertStateMachine:
         self._emit_event(record, "alert_fired", record.title, now, record.action)
 
     def _ease(self, record: AlertRecord, limits: Limits) -> None:
-        """It is not so any more; how long that has to last depends on how often it came back."""
+        """No rule finds it any more. It is resolved after a while, which is longer if it is flapping."""
         now = self._context.now
         if record.state == "pending":
             self._drop(record)
@@ -151,12 +151,12 @@ class AlertStateMachine:
         if record.calm_since is None or record.calm_since > now:
             record.calm_since = now
         needed = FLAP_CALM if len(recent_falls(record.falls, now)) >= FLAPS else limits.clear_after
-        # What a rule counts for its own time is not waited for once more.
+        # The findings of some rules last for that time already.
         if now - record.calm_since >= (0.0 if self._rules[record.rule].clears_itself else needed):
             self._resolve(record, None)
 
     def _end(self, record: AlertRecord, why: str | None) -> bool:
-        """What it is about is gone. Whether it fired."""
+        """Its subject is gone. Returns whether it fired."""
         if record.is_firing:
             self._resolve(record, why)
             return True
@@ -175,7 +175,7 @@ class AlertStateMachine:
     def _note_unknown(self, record: AlertRecord, why: str) -> None:
         now = self._context.now
         if record.state == "pending":
-            # Time in which it was unknown does not count.
+            # Unknown time does not count.
             self._drop(record)
             return
         record.calm_since = None
@@ -196,13 +196,13 @@ class AlertStateMachine:
             self._note(record)
 
     def is_muted(self, record: AlertRecord, now: float) -> bool:
-        """While a host is down, only that is sent: whatever else is wrong there waits until it is back."""
+        """While a host is down, its other alerts wait until it is back."""
         if record.host_id in self._down and not self._rules[record.rule].inhibits_host:
             return True
         return self._find_mute(record, now) is not None
 
     def _find_mute(self, record: AlertRecord, now: float) -> str | None:
-        """The id of the mute that keeps it from being sent."""
+        """The id of the mute that suppresses its messages."""
         if self._is_drained(record.host_id, record.gpu):
             return MAINTENANCE
         mute = self.mutes.find(record, now)
