@@ -6,7 +6,7 @@ then `finish`. Other tasks may run in between. An alert whose rule has `reads` i
 changes. Unknown values neither fire nor resolve an alert: if its host stops reporting, it continues and says so.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from gpudeck.alerts.rule import HUB, FleetContext, HostSnapshot, Rule, RuleFindi
 from gpudeck.alerts.rules import RULES
 from gpudeck.alerts.rules.own import make_own_rules, retired_rule
 from gpudeck.alerts.settings import AlertSettings, Limits, LimitsByRule, Thresholds
-from gpudeck.alerts.state import AlertStateMachine, Subjects
+from gpudeck.alerts.state import AlertStateMachine, OpenAlerts
 from gpudeck.fleet.table import FleetTable
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.cpu_budget import Steps
@@ -132,7 +132,7 @@ class AlertEngine(AlertStateMachine):
 
     def _forget_subject(self, record: AlertRecord) -> None:
         """Drop an alert of the same subject that began meanwhile."""
-        found = self._active.get(record.host_id, {}).get(record.rule, {}).get((record.gpu, record.part))
+        found = self._active.get(record.host_id, {}).get((record.rule, record.gpu, record.part))
         if found is not None and found is not record:
             self._drop(found)
             self._grouping.forget(found)
@@ -183,37 +183,36 @@ class AlertEngine(AlertStateMachine):
         return {
             host_id: {
                 record.gpu
-                for name, subjects in rules.items()
-                for record in subjects.values()
-                if always[name]
+                for record in records.values()
+                if always[record.rule]
                 or record.calm_since is not None
                 or record.unknown_since is not None
-                or (record.state == "pending" and now - record.since >= wait[name])
+                or (record.state == "pending" and now - record.since >= wait[record.rule])
             }
-            for host_id, rules in self._active.items()
+            for host_id, records in self._active.items()
             if host_id
         }
 
     def evaluate(self, host: HostSnapshot) -> None:
         self._seen.add(host.id)
-        active = self._active.get(host.id)
+        active = self._active.get(host.id, {})
         if host.status != "never_seen" and host.name != host.id:
             # Until a host reports for the first time, its id is its name.
-            for record in list(self._active.get(host.name, {}).get("host_unreadable", {}).values()):
-                self._end(record, None)
+            for record in self._of(host.name):
+                if record.rule == "host_unreadable":
+                    self._end(record, None)
         if host.status != "up":
             self._evaluate_silent(host, active)
             return
         limits = self.thresholds.of(host.name, host.labels)
         self._apply(self._of_hosts, host, [("", (), limits)], limits, active)
         if not host.has_gpus:
-            if active:
-                self._note_unread(host, active)
+            self._note_unread(host, active)
             if not host.gone:
                 return
         # If no GPU was preselected, rules find nothing, and only alerts may end.
-        has_gpus = host.gpus or host.gone
-        rules = [one for one in self._of_gpus if has_gpus or (active and one.name in active)]
+        has_gpus, names = host.gpus or host.gone, {name for name, _, _ in active}
+        rules = [one for one in self._of_gpus if has_gpus or one.name in names]
         self._apply(rules, host, self._group_by_limits(host), limits, active)
 
     def finish(self, present: Collection[str] = ()) -> None:
@@ -225,7 +224,7 @@ class AlertEngine(AlertStateMachine):
         """The same in steps, one for each host."""
         now = self._context.now
         limits = self.thresholds.of("", {})
-        self._apply(self._of_hub, HUB, [("", (), limits)], limits, self._active.get(""))
+        self._apply(self._of_hub, HUB, [("", (), limits)], limits, self._active.get("", {}))
         self._seen.update(present)
         yield from self._note_absent()
         self._known |= self._seen
@@ -301,20 +300,15 @@ class AlertEngine(AlertStateMachine):
                 record.told_at = now
             self.changed[record.id] = record
 
-    def _evaluate_silent(self, host: HostSnapshot, active: Mapping[str, Subjects] | None) -> None:
-        may_return = self._may_return(host)
-        rules = [
-            rule for rule in self._of_hosts if rule.sees_silent and (rule.name in (active or ()) or not may_return)
-        ]
+    def _evaluate_silent(self, host: HostSnapshot, active: OpenAlerts) -> None:
+        may_return, names = self._may_return(host), {name for name, _, _ in active}
+        rules = [rule for rule in self._of_hosts if rule.sees_silent and (rule.name in names or not may_return)]
         limits = self.thresholds.of(host.name, host.labels)
         self._apply(rules, host, [("", (), limits)], limits, active)
-        if not active:
-            return
         why = _NOT_SEEN if host.status == "never_seen" else f"the host is {host.status}"
-        for name, subjects in list(active.items()):
-            if not self._rules[name].sees_silent:
-                for record in list(subjects.values()):
-                    self._note_unknown(record, why)
+        for record in list(active.values()):
+            if not self._rules[record.rule].sees_silent:
+                self._note_unknown(record, why)
 
     def _may_return(self, host: HostSnapshot) -> bool:
         """Whether it is too early to call the host down: the hub was away, and has had no report of it since."""
@@ -339,10 +333,10 @@ class AlertEngine(AlertStateMachine):
         host: HostSnapshot,
         groups: Sequence[tuple[str, Sequence[Gpu], LimitsByRule]],
         limits: LimitsByRule,
-        active: Mapping[str, Subjects] | None,
+        active: OpenAlerts,
     ) -> None:
         """`limits` are those of the host, for alerts that no rule finds any more."""
-        context = self._context
+        context, names = self._context, {name for name, _, _ in active}
         for rule in rules:
             # Of GPUs that are gone a rule finds all each time: the finding with the model of the group counts.
             found = [
@@ -352,22 +346,22 @@ class AlertEngine(AlertStateMachine):
                 for finding in rule.find(host, gpus, own[rule.name], context)
                 if not model or finding.model == model
             ]
-            if found or (active and rule.name in active):
-                self._settle(rule, host, found, active.get(rule.name) if active else None, limits[rule.name])
+            if found or rule.name in names:
+                self._settle(rule, host, found, active, limits[rule.name])
 
     def _settle(
         self,
         rule: Rule,
         host: HostSnapshot,
         found: Sequence[tuple[RuleFinding, Limits]],
-        subjects: Subjects | None,
+        active: OpenAlerts,
         limits: Limits,
     ) -> None:
         there = set()
         for finding, own in found:
-            subject = (finding.gpu or "", finding.part)
+            subject = (rule.name, finding.gpu or "", finding.part)
             there.add(subject)
-            record = subjects.get(subject) if subjects else None
+            record = active.get(subject)
             is_drained = self._is_drained(host.id, finding.gpu)
             if record is not None and record.state == "pending" and is_drained:
                 self._drop(record)
@@ -375,21 +369,20 @@ class AlertEngine(AlertStateMachine):
                 self._go_on(record, finding, own)
             elif finding.is_bad and not is_drained:
                 self._start(rule, host, finding, own)
-        for subject, record in list(subjects.items()) if subjects else ():
-            if subject not in there and host.is_chosen(record.gpu):
+        for subject, record in list(active.items()):
+            if subject[0] == rule.name and subject not in there and host.is_chosen(record.gpu):
                 why = _why_unknown(rule, host, record) if limits.is_on else None
                 if why is not None:
                     self._note_unknown(record, why)
                 else:
                     self._ease(record, limits)
 
-    def _note_unread(self, host: HostSnapshot, active: Mapping[str, Subjects]) -> None:
+    def _note_unread(self, host: HostSnapshot, active: OpenAlerts) -> None:
         """None of the host's GPUs can be read now."""
         why = host.view.reasons.get("gpus") or "the host reports no GPU"
-        for rule in self._of_gpus:
-            for record in list(active.get(rule.name, {}).values()):
-                if not host.is_gone(record.gpu):
-                    self._note_unknown(record, why)
+        for record in list(active.values()):
+            if self._rules[record.rule].scope == "gpu" and not host.is_gone(record.gpu):
+                self._note_unknown(record, why)
 
     def _note_absent(self) -> Steps[None]:
         """Hosts that have left the fleet since the start were removed; others have not reported yet."""
@@ -403,7 +396,7 @@ class AlertEngine(AlertStateMachine):
             yield
 
     def _of(self, host_id: str) -> list[AlertRecord]:
-        return [record for subjects in self._active.get(host_id, {}).values() for record in subjects.values()]
+        return list(self._active.get(host_id, {}).values())
 
     def _care(self, now: float) -> None:
         """Twice a minute: mutes that ended, reminders, and what flap detection can forget."""

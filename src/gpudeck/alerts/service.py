@@ -1,5 +1,5 @@
-"""The alerts of a hub: the rules are evaluated on the live fleet once a second, in slices, so that reports never wait;
-one background task writes the changes to the database, then queues the messages."""
+"""The alerts of a hub. Rules are evaluated on the live fleet once a second, in slices, so that reports never wait; a
+background task writes the changes to the database, then queues the messages."""
 
 import asyncio
 import logging
@@ -44,15 +44,14 @@ MAX_MUTES: Final = 1000
 
 Send = Callable[[Message], None]
 Settle = Callable[[], Awaitable[None]]
-"""Until all that was sent is where it is not lost. Raises Temporary."""
+"""Waits until all messages are stored. Raises Temporary."""
 
 
 class AlertManager:
-    """Answers the API, writes changes to the database, and sends messages. `start` and `stop` in the event loop that
-    owns it.
+    """Answers the API, writes changes to the database, and sends messages. One event loop owns it.
 
-    `send` takes messages; it does not block, and what it was given once under a key it sends once. `problem` is what
-    keeps alerts from being kept, for everybody who may look at the hub.
+    `send` takes messages without blocking, and sends each key once. `problem` is why alerts are not stored, for every
+    viewer of the hub.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class AlertManager:
         now: clock.Clock = clock.wall,
         retention: RetentionClock | None = None,
     ) -> None:
-        """Without `sends_unwritten` nothing is sent that could not be written: another hub may have decided
+        """Without `sends_unwritten` only messages about stored alerts are sent: another hub may have decided
         otherwise."""
         self._sends_unwritten = sends_unwritten
         self.engine = engine
@@ -87,7 +86,7 @@ class AlertManager:
 
     @property
     def problem(self) -> str | None:
-        # Without the place: it is shown to everybody who may look.
+        # Without the address of the database: every viewer sees this.
         return "alerts are not kept: the hub's database does not take them now." if self._writer.failure else None
 
     async def load(self) -> None:
@@ -100,7 +99,7 @@ class AlertManager:
         self.engine.load(records, now)
 
     def begin_anew(self, engine: AlertEngine) -> None:
-        """Forget everything, until `load`."""
+        """Forget all alerts, until `load`."""
         self.engine = engine
         self._unnoted = []
 
@@ -108,33 +107,33 @@ class AlertManager:
         self._writer.start()
 
     async def stop(self) -> None:
-        """Write and send what is left; what the database does not take now is lost, and said in the log."""
+        """Write and send the rest. Alerts that the database does not take now are lost, which is logged."""
         if (error := await self._writer.stop()) is not None:
             log.warning("the state of %d alerts is lost: %s", len(self.engine.changed), error)
 
     def wake(self) -> None:
-        """After the engine has looked: there may be something to write."""
+        """After the engine has finished: there may be something to write."""
         if self.engine.changed or self.engine.outgoing:
             self._writer.wake()
 
     async def flush(self) -> None:
-        """Write what changed, then send, then write that it was sent. Raises Temporary, after it has sent: an alert
-        that cannot be written down is sent all the same."""
+        """Write what changed, then send, then write that it was sent. Raises Temporary, after sending also what could
+        not be written."""
         await self._writer.flush()
 
     def active(self, states: Sequence[AlertState]) -> list[Alert]:
-        """Those that are not resolved, the worst first."""
+        """Alerts that are not resolved, by severity."""
         records = [*self.engine.firing(), *self.engine.pending()]
         return [record.show() for record in records if record.state in states]
 
     async def find_firing(self, at: float) -> list[Alert]:
-        """Those that fired at that moment, as they were then, the worst first; mutes of the past are not kept. Raises
+        """The alerts that fired at that moment, as they were then, by severity. Past mutes are not known. Raises
         Temporary."""
         shown = [_as_of(record.show(), at) for record in await self.store.find_firing(at)]
         return sorted(shown, key=lambda one: (-SEVERITIES.index(one.severity), -(one.fired_at or 0.0), one.id))
 
     async def acknowledge_all(self, alert_ids: Iterable[str], by: str) -> dict[str, Alert]:
-        """Those that fire, by id, as they are then. They are written at once. Raises Temporary."""
+        """The firing ones by id, as they are then. They are written at once. Raises Temporary."""
         found = self.engine.find_all(set(alert_ids))
         firing = {alert_id: record for alert_id, record in found.items() if record.is_firing}
         if self.engine.acknowledge_all(firing.values(), by, self._now()):
@@ -142,26 +141,26 @@ class AlertManager:
         return {alert_id: record.show() for alert_id, record in firing.items()}
 
     async def withdraw_all(self, alert_ids: Iterable[str], by: str) -> list[Alert]:
-        """Those that `by` had acknowledged and that fire again now. Written down at once. Raises Temporary."""
+        """The alerts that fire again, as `by` had acknowledged them. They are written at once. Raises Temporary."""
         own = self.engine.withdraw_all(self.engine.find_all(set(alert_ids)).values(), by, self._now())
         if own:
             await self.flush()
         return [record.show() for record in own]
 
     def remove_hosts(self, host_ids: Iterable[str]) -> int:
-        """These hosts were removed: their alerts are resolved, and messages say so. Returns how many."""
+        """Resolve the alerts of removed hosts, with messages. Returns how many."""
         count = self.engine.remove_hosts(host_ids, self._now())
         self.wake()
         return count
 
     def mutes(self) -> list[Mute]:
-        """Those that count now or later, by their end."""
+        """Mutes that count now or later, by their end."""
         now = self._now()
         running = (mute for mute in self.engine.mutes.values() if mute.end > now)
         return sorted(running, key=lambda mute: (mute.end, mute.id))
 
     async def mute(self, wanted: Mute) -> Mute:
-        """`id` and `created_at` are given here. Raises Temporary."""
+        """Add a mute; `id` and `created_at` are set here. Raises Temporary."""
         now = self._now()
         made = replace(wanted, id=secrets.token_hex(4), created_at=now)
         await self.store.write_mute(made)
@@ -174,7 +173,7 @@ class AlertManager:
         return made
 
     async def end_mute(self, mute_id: str, by: str) -> Mute | None:
-        """None where there is none. Raises Temporary."""
+        """None if there is no such mute. Raises Temporary."""
         if all(mute.id != mute_id for mute in self.mutes()):
             return None
         await self.store.delete_mute(mute_id)
@@ -227,7 +226,7 @@ class AlertManager:
 
 
 def _as_of(alert: Alert, at: float) -> Alert:
-    """Without what happened to it later."""
+    """Without later changes."""
     then = replace(alert, state="acknowledged", resolved_at=None, muted_by=None, note=None)
     if alert.acknowledged_at is not None and alert.acknowledged_at <= at:
         return then
@@ -237,7 +236,7 @@ def _as_of(alert: Alert, at: float) -> Alert:
 MAX_SHOWN: Final = 200
 HOSTS_A_SECOND: Final = 1000
 MAX_SECONDS: Final = 10
-"""After a look at more hosts than that, the next one comes as many times later, but within these seconds."""
+"""After an evaluation of more hosts than that, the next one starts as many times later, at most these seconds."""
 _NOW_AND_THEN: Final = 60.0
 
 Late = Callable[[], list[tuple[Reservation, float]]]
@@ -245,14 +244,14 @@ History = Callable[[], HistoryTrouble | None]
 
 
 class ShownAlerts(Struct, frozen=True):
-    """What every viewer of the fleet sees of its alerts."""
+    """The alerts that every viewer of the fleet sees."""
 
     alerts: list[Alert]
     counts: AlertCounts
 
 
 class AlertService(Service):
-    """`alerts` is what the API asks."""
+    """`alerts` is for the API."""
 
     name = "alerts"
 
@@ -273,8 +272,8 @@ class AlertService(Service):
         database: Database | None = None,
         share: Callable[[ShownAlerts], None] | None = None,
     ) -> None:
-        """`fleet` is the name under which a demo's alerts are kept apart; their titles say so. Of several hubs the one
-        with the `duty` evaluates them, keeps them in `database` and shares what fires with the others."""
+        """`fleet` separates the alerts of a demo from real ones. Of several hubs the one with the `duty` evaluates
+        alerts, stores them in `database` and shares those that fire with the others."""
         self._duty = duty or Duty("alerts")
         self._has_duty = duty is None
         self._share = share
@@ -293,7 +292,7 @@ class AlertService(Service):
         self._shown = -1
         self._pause = 0
         self.task: asyncio.Task[None] | None = None
-        # Of one hub not in a database elsewhere: an alert and its message never wait for that.
+        # A single hub stores alerts on its machine: they do not wait for a database server.
         store = AlertStore(database or auth.local, fleet)
         self.alerts = AlertManager(
             self.make_engine(self._prefix),
@@ -307,22 +306,22 @@ class AlertService(Service):
         )
 
     async def open(self) -> None:
-        """Raises Temporary when the database does not answer, and is called again then."""
+        """Raises Temporary if the database does not answer, and is called again then."""
         if self._has_duty:
             await self._load()
 
     async def _load(self) -> None:
         await self.alerts.load()
         self._expect_lost()
-        # A GPU that a host of before no longer has is missed.
+        # A GPU that a host has no longer is missing.
         self._selector.remember(self._now())
 
     def start(self) -> None:
         self.alerts.start()
 
     def on_second(self) -> None:
-        """Start a look of the rules, unless the last one is still going on, or had to see thousands of hosts just
-        now: while all of a large fleet is away, the reports of those that return come first."""
+        """Start to evaluate the rules, unless the last evaluation still runs, or was about thousands of hosts just
+        now: while a large fleet returns, its reports come first."""
         problem = self.alerts.problem
         self._hub.fleet.set_problems("alerts", [] if problem is None else [problem])
         if not self._duty.is_held:
@@ -333,16 +332,16 @@ class AlertService(Service):
             self.task = asyncio.get_running_loop().create_task(self._look())
 
     def find_engine(self) -> AlertEngine | None:
-        """The engine that evaluates alerts here; None while another hub does."""
+        """The engine that evaluates alerts; None while another hub does."""
         return self.alerts.engine if self._has_duty and self._duty.is_held else None
 
     async def settled(self) -> None:
-        """Until the look that has begun is complete."""
+        """Wait for the evaluation that is running."""
         if self.task is not None:
             await self.task
 
     async def change(self, settings: AlertSettings) -> None:
-        """Other limits, from the next look on."""
+        """Use other limits from the next evaluation on."""
         await self.settled()
         self._settings = settings
         self.alerts.engine.change(settings)
@@ -362,8 +361,7 @@ class AlertService(Service):
             log.exception("alerts could not be looked for")
 
     async def _take_over(self) -> None:
-        """Go on with what the hub that had the duty before has kept. This one has followed the fleet since it started.
-        Raises Temporary."""
+        """Continue with the alerts of the hub that had the duty before. Raises Temporary."""
         self.alerts.begin_anew(self.make_engine(self._prefix))
         self._selector = HostSelector(self._hub.fleet)
         await self._load()
@@ -379,7 +377,7 @@ class AlertService(Service):
         budget = LoopBudget()
         for host_id, uuids in chosen.items():
             await budget.checkpoint()
-            # One may have been removed while others had their turn.
+            # It may have been removed at a checkpoint.
             host = fleet.hosts.get(host_id)
             if host is not None:
                 engine.evaluate(self._selector.snapshot(host, now, uuids))
@@ -389,7 +387,7 @@ class AlertService(Service):
         self.alerts.wake()
 
     def _show(self) -> None:
-        """Firing alerts are part of the fleet that viewers see; set only when they changed."""
+        """Show firing alerts to viewers of the fleet, if they have changed."""
         engine = self.alerts.engine
         if engine.version != self._shown:
             self._shown = engine.version

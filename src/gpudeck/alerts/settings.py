@@ -1,6 +1,6 @@
-"""The limits of each rule: the defaults, what the operator changed of them, and overrides for some hosts or models.
+"""The limits of each rule: the defaults, the operator's changes, and overrides for some hosts or models.
 
-A healthy fleet is quiet with the defaults. Imports no database: a base install reads the configuration too.
+With the defaults, a healthy fleet has no alerts. Imports no database: a base install reads the configuration too.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,10 +22,9 @@ _Glob = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """A rule fires once it has been so for `wait` seconds, and is resolved once it has not been so for `clear_after`.
+    """An alert fires when its condition has held for `wait` seconds, and is resolved when it has not for `clear_after`.
 
-    `above` is the value from which on it is so, `clear` the lower one below which it no longer is; None for rules that
-    know yes and no alone. `unit` is that of both.
+    The condition begins at the value `above` and ends below `clear`, both in `unit`; None for rules without a value.
     """
 
     severity: Severity
@@ -38,18 +37,18 @@ class Limits(Struct, frozen=True, kw_only=True):
 
     @property
     def begin(self) -> float:
-        """`above`, for rules that have it."""
+        """`above` of a rule that has it."""
         return self.above or 0.0
 
     @property
     def end(self) -> float:
-        """`clear`, for rules that have it."""
+        """`clear` of a rule that has it."""
         return self.clear or 0.0
 
 
 DEFAULTS: dict[str, Limits] = {
     "host_down": Limits(severity="critical"),
-    # A new host takes a while to set up.
+    # Setting up a new host takes a while.
     "host_unreadable": Limits(severity="critical", wait=10 * _MINUTE),
     "host_late": Limits(severity="warning", above=6.0, clear=2.0, unit="times an hour"),
     "gpu_lost": Limits(severity="critical", wait=_MINUTE, clear_after=_MINUTE),
@@ -79,7 +78,7 @@ DEFAULTS: dict[str, Limits] = {
     ),
     "clock_skew": Limits(severity="warning", wait=5 * _MINUTE, above=10.0, clear=5.0, unit="seconds"),
     "agent_outdated": Limits(severity="info", wait=_DAY),
-    # Both are sent within half a minute: `wait` is for a process that is just ending, then comes the group's wait.
+    # Sent within half a minute, including `group_wait`. `wait` is for a process that is just ending.
     "reservation_conflict": Limits(severity="warning", wait=5.0, clear_after=_MINUTE),
     "reservation_no_show": Limits(severity="warning"),
     "reservation_overrun": Limits(severity="warning", wait=10 * _MINUTE, clear_after=_MINUTE),
@@ -150,7 +149,7 @@ class RuleChange(Struct, frozen=True):
 
 
 def find_rule_problems(rules: Mapping[str, RuleChange]) -> Iterator[tuple[str, str]]:
-    """The names of those that cannot be, and why."""
+    """The names of rules with a mistake, and the mistakes."""
     for name, rule in rules.items():
         if name in DEFAULTS:
             if rule.expr is not None:
@@ -215,7 +214,7 @@ class AlertSettings(Struct, frozen=True):
 
     @property
     def own_rules(self) -> dict[str, RuleChange]:
-        """Those of the operator, by name."""
+        """The operator's own rules, by name."""
         return {name: rule for name, rule in self.rules.items() if rule.expr is not None}
 
 
@@ -226,7 +225,7 @@ def _check(rules: Mapping[str, RuleChange]) -> None:
             continue
         usual = DEFAULTS[name].above
         if usual is None and (change.above is not None or change.clear is not None):
-            problems.append(f"{name} knows yes and no alone, and has neither `above` nor `clear`")
+            problems.append(f"{name} compares no value, and has neither `above` nor `clear`")
         elif change.clear is not None and change.above is None and change.clear > (usual or 0.0):
             problems.append(f"`clear` of {name} is higher than its `above`, which is {usual:g}")
     if problems:
@@ -240,7 +239,7 @@ class Thresholds:
     """The limits of all rules, for each host and model."""
 
     def __init__(self, settings: AlertSettings, defaults: LimitsByRule | None = None) -> None:
-        """`defaults` are those of this fleet, where they are not the usual ones."""
+        """`defaults` replace DEFAULTS for this fleet."""
         self._base = dict(DEFAULTS if defaults is None else defaults)
         self._base |= {name: own_limits(rule) for name, rule in settings.own_rules.items()}
         for name, change in settings.rules.items():
@@ -253,7 +252,7 @@ class Thresholds:
         return any(override.models is not None for override in self._overrides)
 
     def of(self, host: str, labels: dict[str, str], model: str = "") -> LimitsByRule:
-        """Those of a host, or of its GPUs of that model."""
+        """The limits of a host, or of its GPUs of that model."""
         if not self._overrides:
             return self._base
         made = dict(self._base)
@@ -268,8 +267,8 @@ class Thresholds:
         return made
 
     def loosest(self, rule: str) -> Limits:
-        """The lowest `above` and `clear`, the shortest `wait` and the longest `clear_after` that any host or model may
-        have, on where the rule is on anywhere: whatever the rule finds anywhere it finds with these."""
+        """The lowest `above` and `clear`, the shortest `wait` and the longest `clear_after` of any host or model; on if
+        the rule is on anywhere: the rule finds with these what it finds with any others."""
         base = self._base[rule]
         changes = [override.rules[rule] for override in self._overrides if rule in override.rules]
         reached = [base, *(change_limits(base, change) for change in changes)]
@@ -280,21 +279,21 @@ class Thresholds:
             is_on=any(one.is_on for one in reached),
             wait=min(one.wait for one in reached),
             above=min(above, default=None),
-            # Several overrides may count together, and a lower `above` takes its distance from `clear` along.
+            # Several overrides may apply together, and a lower `above` moves `clear`.
             clear=min(above) - (max(above) - min(clear)) if above and clear else None,
             clear_after=max(one.clear_after for one in reached),
         )
 
 
 def own_limits(rule: RuleChange) -> Limits:
-    """The defaults of a rule of the operator."""
+    """The defaults of an own rule."""
     expression = rule.expression
     wait = None if expression is None else expression.seconds
     return Limits(severity="warning", wait=wait or 0.0, clear_after=_MINUTE)
 
 
 def change_limits(limits: Limits, change: RuleChange) -> Limits:
-    """The limits with what was decided. A new `above` alone takes its `clear` along."""
+    """The limits with a change. If only `above` is changed, `clear` keeps its distance."""
     above = limits.above if change.above is None else change.above
     clear = change.clear
     if clear is None and above is not None and limits.above is not None and limits.clear is not None:

@@ -19,7 +19,8 @@ UNKNOWN_ENDS_AFTER: Final = 7 * 86_400.0
 _FLAPPING: Final = "It is flapping."
 
 
-Subjects = dict[tuple[str, str], AlertRecord]
+OpenAlerts = dict[tuple[str, str, str], AlertRecord]
+"""Of one host, by rule, GPU and part."""
 
 
 class AlertStateMachine:
@@ -36,7 +37,7 @@ class AlertStateMachine:
         self._emit = emit
         self._account_of = account_of
         self._rules = dict(rules)
-        self._active: dict[str, dict[str, Subjects]] = {}
+        self._active: dict[str, OpenAlerts] = {}
         self._falls: dict[tuple[str, str, str, str], list[float]] = {}
         self._down: set[str] = set()
         self._context = FleetContext(now=0.0)
@@ -212,21 +213,17 @@ class AlertStateMachine:
         return bool(self._context.drained) and (host_id in self._context.drained or gpu in self._context.drained)
 
     def _records(self) -> list[AlertRecord]:
-        return [
-            record for rules in self._active.values() for subjects in rules.values() for record in subjects.values()
-        ]
+        return [record for records in self._active.values() for record in records.values()]
 
     def _put(self, record: AlertRecord) -> None:
-        self._active.setdefault(record.host_id, {}).setdefault(record.rule, {})[record.gpu, record.part] = record
+        self._active.setdefault(record.host_id, {})[record.rule, record.gpu, record.part] = record
         if record.is_firing and self._rules[record.rule].inhibits_host:
             self._down.add(record.host_id)
 
     def _drop(self, record: AlertRecord) -> None:
-        rules = self._active[record.host_id]
-        del rules[record.rule][record.gpu, record.part]
-        if not rules[record.rule]:
-            del rules[record.rule]
-        if not rules:
+        records = self._active[record.host_id]
+        del records[record.rule, record.gpu, record.part]
+        if not records:
             del self._active[record.host_id]
         if self._rules[record.rule].inhibits_host:
             self._down.discard(record.host_id)

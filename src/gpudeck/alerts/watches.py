@@ -1,7 +1,6 @@
-"""Watches: a user asks to be notified when GPUs are free, and is notified once. GPUs are not reserved for them.
+"""Watches: a user asks to be notified when GPUs are free, and is notified once. The GPUs are not reserved.
 
-One event loop owns it. A GPU that is about to be claimed from the queue is not free for others: what fits has to
-stay for a moment, in which the queue has its turn.
+One event loop owns it. The queue comes first: GPUs have to stay free for a moment, in which it can claim them.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -20,9 +19,9 @@ from gpudeck.model.gpu_request import CandidateGpu, FoundGpu, GpuRequest, Watch,
 from gpudeck.model.text import show_gib
 
 _LISTED_SECONDS: Final = 7 * 86_400.0
-"""How long one that fired is still shown to whom it belongs."""
+"""How long a watch is listed after it fired."""
 SETTLED_SECONDS: Final = 3.0
-"""The queue takes a step every second."""
+"""How long GPUs have to stay free: the queue is served every second."""
 LONGEST: Final = 30 * 86_400.0
 USUAL: Final = 7 * 86_400.0
 MOST_OF_ONE: Final = 50
@@ -48,7 +47,7 @@ class TooManyWatches(RequestRefused):
 
 
 class Watches(FleetStore):
-    """Those of one fleet. `load` once. Whatever asks the database raises Temporary."""
+    """The watches of one fleet. `load` once. Methods that use the database raise Temporary."""
 
     def __init__(
         self, database: Database, fleet: str = REAL, *, is_loaded: bool = True, now: clock.Clock = clock.wall
@@ -58,26 +57,26 @@ class Watches(FleetStore):
         self._known: dict[int, Watch] = {}
         self._since: dict[int, float] = {}
         self.is_loaded = is_loaded
-        """False: they have not been read yet."""
+        """False: watches have not been read yet."""
 
     async def trim(self, now: float) -> None:
-        """Delete those that ended long before that time, of every fleet."""
+        """Delete watches of every fleet that ended long before that time."""
         await delete_old(self._database, table, table.c.created_at, _is_over(now))
 
     async def load(self) -> None:
-        """Those that are open or fired lately; also what other hubs changed."""
+        """Read watches that are open or fired lately; also again, as other hubs may change them."""
         wanted = select(table).where(table.c.fleet == self._fleet, ~_is_over(self._now())).order_by(table.c.id)
         self._known = {one.id: one for one in map(_read, (await self._database.execute(wanted)).mappings())}
         self.is_loaded = True
 
     @property
     def open(self) -> list[Watch]:
-        """Those that have not fired and still count, in the order in which they came."""
+        """Watches that have not fired or expired, the oldest first."""
         now = self._now()
         return [one for one in self._known.values() if one.fired_at is None and one.expires_at > now]
 
     def list_of(self, user: str | None = None) -> list[Watch]:
-        """Of one account, or of all: those that are open, and those that fired lately."""
+        """Watches of one user, or of all, that are open or fired lately."""
         now = self._now()
         return [
             one
@@ -103,7 +102,7 @@ class Watches(FleetStore):
         return made
 
     async def remove(self, number: int) -> bool:
-        """False where there is none."""
+        """False if there is no such watch."""
         self._since.pop(number, None)
         mine = (table.c.id == number) & (table.c.fleet == self._fleet)
         removed = await self._database.execute(delete(table).where(mine))
@@ -113,8 +112,8 @@ class Watches(FleetStore):
     def evaluate(
         self, gpus: Sequence[CandidateGpu], claimed: Collection[str] = frozenset()
     ) -> list[tuple[Watch, list[CandidateGpu]]]:
-        """The watches whose GPUs are free, and have been for a moment. `gpus` are those that are free or reserved;
-        `claimed` are the UUIDs of those that are claimed from the queue."""
+        """The watches whose GPUs have been free for a moment, with these GPUs. `gpus` are those that are free or
+        reserved; `claimed` are the UUIDs of those that are claimed for the queue."""
         now = self._now()
         free = [gpu for gpu in gpus if gpu.uuid not in claimed]
         since: dict[int, float] = {}
@@ -130,7 +129,7 @@ class Watches(FleetStore):
         return found
 
     async def fire(self, one: Watch, gpus: Iterable[CandidateGpu]) -> bool:
-        """Note that the user was notified. False where another hub did so, or it is gone."""
+        """Note that the user is notified. False if another hub did so, or the watch is gone."""
         found = [FoundGpu(gpu.uuid, gpu.host, gpu.host_id, gpu.label, gpu.display_name) for gpu in gpus]
         is_open = (table.c.id == one.id) & table.c.fired_at.is_(None)
         values = {"fired_at": self._now(), "found": msgspec.json.encode(found).decode()}
