@@ -1,7 +1,7 @@
 """Detects events: compares a host before and after a report, or after time has passed.
 
-The fleet calls `on_host_changed` only for hosts that changed. A hub that has just started reports no old events. While
-late reports of a host come in, what is new of the live host waits: what happened before is reported first.
+A hub that has just started reports no old events. While late reports of a host come in, events of the live host wait,
+so that they are in order.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,8 +35,8 @@ class HostDiff:
         self._flapping = flapping
 
     def find_changes(self, *, is_muted: bool = False, at_start: bool = False) -> Iterator[Event]:
-        """What changed on the host, the host itself first. `at_start`: the hub has just been started, and learns of
-        hosts one after the other what was so before."""
+        """Changes of the host, then those of its GPUs. `at_start`: the hub has just been started, and its hosts report
+        one after the other."""
         if not is_muted:
             yield from self._emit_software()
         if not at_start:
@@ -48,7 +48,7 @@ class HostDiff:
                 yield from self._emit_gpu(uuid, last, gpu)
 
     def find_status_changes(self) -> tuple[list[Event], bool]:
-        """Whether it reports; and whether it is flapping, so that its return is not reported."""
+        """Events of its status, and whether it is flapping, so that its return is not reported."""
         before, after, name = self._before, self._after, self._after.name
         key = ("status", self._id)
         if after.is_down and not before.is_down:
@@ -64,10 +64,10 @@ class HostDiff:
 
     def _emit_software(self) -> Iterator[Event]:
         before, after = self._before, self._after
-        # Another source reports another boot id of the same boot, and has no agent, or another one.
+        # Another source has another boot id of the same boot, and another agent version or none.
         if before.via == after.via and before.boot_id != after.boot_id:
             yield self._make("host_rebooted", f"{after.name} was booted")
-        # A version that could not be read is no other version.
+        # A version that could not be read has not changed.
         if before.driver_version and after.driver_version and before.driver_version != after.driver_version:
             title = f"{after.name} has driver {after.driver_version}, after {before.driver_version}"
             yield self._make("driver_changed", title)
@@ -83,8 +83,8 @@ class HostDiff:
                 yield from self._suppress_flapping(("duplicate_host", kind, self._id), fall, fall.title)
 
     def _emit_inventory(self) -> Iterator[Event]:
-        """GPUs that are no longer reported, and new ones. A board that is cut into instances is not lost, nor are they
-        when it is whole again."""
+        """GPUs that are no longer reported, and new ones. A board that is split into MIG instances is not lost, nor are
+        the instances when it is whole again."""
         before, after = self._before.gpus, self._after.gpus
         boards = {gpu.parent for gpu in after.values()}
         for uuid, gpu in before.items():
@@ -108,7 +108,7 @@ class HostDiff:
         if (before.missing is None) != (after.missing is None):
             yield from self._emit_missing(uuid, after)
         elif after.missing is None and not any(find_xid(fault.code).kind != "application" for fault in faults):
-            # A fault says already that the GPU is not well.
+            # After a fault, another event about bad health would say nothing new.
             yield from self._emit_health(uuid, before, after)
 
     def _emit_fault(self, uuid: str, gpu: GpuBaseline, fault: GpuEvent) -> Event:
@@ -116,8 +116,7 @@ class HostDiff:
         process = f"process {fault.process}" if fault.process is not None else ""
         said = ", ".join(part for part in (fault.text.rstrip("."), process) if part)
         return make_event(
-            # By the host's clock, corrected. A clock that is wrong by an unknown amount must not put it into another
-            # year.
+            # By the host's corrected clock, within limits: its error may be unknown.
             min(self._now, max(fault.at - self._after.skew, self._now - _OLD_FAULT)),
             "xid",
             f"XID {fault.code} on {self._name(gpu)}: {xid.text}",
@@ -189,13 +188,13 @@ Take = Callable[[Event], None]
 
 
 class _Deferred(Struct):
-    """What a live host was before, and what it became while late reports of it came in, with each one's time."""
+    """The baseline of a live host before late reports of it came in, and its later baselines with their times."""
 
     before: HostBaseline | None
     baselines: list[tuple[float, HostBaseline]] = field(default_factory=list)
 
     def note(self, at: float, after: HostBaseline) -> None:
-        """Only what differs is kept: each old report of a backlog brings one. Of too many the last one counts."""
+        """Keep a baseline that differs. Of too many, the last is replaced."""
         if self.baselines:
             last = structs.replace(self.baselines[-1][1], silent_since=after.silent_since, skew=after.skew)
             if last == after:
@@ -205,8 +204,8 @@ class _Deferred(Struct):
 
 
 class EventDetector(FleetObserver):
-    """`take` gets each event as it happens. `known` are the hosts that were seen before this start, by id: since when
-    one is down. Without it no host is new, until `learn` says which were known, if it `learns`. One event loop owns it.
+    """`take` gets each event. `known` are the hosts that were seen before this start, by id: since when one is down.
+    Without it no host is new; if it `learns`, this is decided when `learn` is called. One event loop owns it.
     """
 
     name = "events"
@@ -233,7 +232,7 @@ class EventDetector(FleetObserver):
             self._welcome(host, baseline, at)
 
     def on_time(self, now: float) -> None:
-        """Where a second took much longer, it was the hub that was away, not them."""
+        """If a second took much longer, the hub was suspended, and hosts have time to return."""
         if self._passed_at is not None and not 0 <= now - self._passed_at < STUCK_SECONDS:
             self._returning_until = now + RETURN_SECONDS
         self._passed_at = now
@@ -258,8 +257,8 @@ class EventDetector(FleetObserver):
         if before is None:
             self._welcome(host, after, now)
         else:
-            news = HostDiff(host.id, before, after, now, self._flapping)
-            events, is_muted = news.find_status_changes()
+            diff = HostDiff(host.id, before, after, now, self._flapping)
+            events, is_muted = diff.find_status_changes()
             self._emit_all(events)
             if deferred is None:
                 self._emit_changes(host, before, after, at, is_muted=is_muted)
@@ -267,7 +266,7 @@ class EventDetector(FleetObserver):
             deferred.note(at, after)
 
     def on_backlog_start(self, host: HostState) -> None:
-        """What changes on the live host waits for `on_backlog_end`."""
+        """Events of the live host wait for `on_backlog_end`."""
         if host not in self._deferred:
             self._deferred[host] = _Deferred(host.baseline)
 
@@ -278,14 +277,14 @@ class EventDetector(FleetObserver):
             self._emit_all(HostDiff(replay.id, before, after, observed_at, self._flapping).find_changes())
 
     def on_backlog_end(self, host: HostState, replay: HostState | None) -> None:
-        """Report what changed on the live host since the last late report; where none came, since its events were
+        """Report the changes of the live host since the last late report, or if there was none, since its events were
         deferred."""
         deferred = self._deferred.pop(host, None)
         if deferred is None:
             return
         before = None if replay is None else replay.baseline
         if before is not None and deferred.baselines:
-            # Duplicate hosts are found by the hub, not reported by an agent.
+            # Late reports do not have duplicate hosts, which the hub finds.
             before = structs.replace(before, duplicates=(deferred.before or deferred.baselines[0][1]).duplicates)
         before = before or deferred.before
         for at, after in deferred.baselines:
@@ -294,14 +293,14 @@ class EventDetector(FleetObserver):
             before = after
 
     def _may_return(self, host: HostState, now: float) -> bool:
-        """Whether it is too early to say that the host is gone: the hub was away, and has had no report of it since."""
+        """Whether it is too early to call the host down: the hub was away, and has had no report of it since."""
         return now < self._returning_until and host.silent_since <= self._returning_until - RETURN_SECONDS
 
     def _emit_changes(
         self, host: HostState, before: HostBaseline, after: HostBaseline, at: float, *, is_muted: bool = False
     ) -> None:
-        news = HostDiff(host.id, before, after, at, self._flapping)
-        self._emit_all(news.find_changes(is_muted=is_muted, at_start=at < self._starting_until))
+        diff = HostDiff(host.id, before, after, at, self._flapping)
+        self._emit_all(diff.find_changes(is_muted=is_muted, at_start=at < self._starting_until))
 
     def _emit_all(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -316,7 +315,7 @@ class EventDetector(FleetObserver):
         self._known[host.id] = None
         make = partial(make_event, now, host=baseline.name, host_id=host.id)
         if baseline.is_down:
-            # Known from before this start, and it did not come back.
+            # It was known before this start, and has not returned.
             if down_since is None:
                 silent = f"Nothing has come from it for {show_length(now - baseline.silent_since)}."
                 title = f"{baseline.name} has stopped reporting"
@@ -326,11 +325,11 @@ class EventDetector(FleetObserver):
             detail = f"{count} GPU{'s' if count != 1 else ''}, by way of {baseline.via}."
             self._take(make("host_seen", f"{baseline.name} reports for the first time", detail=detail))
         elif down_since is not None:
-            # Also right after a start: the event that it is down was reported before.
+            # It was reported as down before this start.
             self._take(make("host_up", f"{baseline.name} reports again"))
 
     def _emit(self, event: Event) -> None:
-        """A host with events all the time must not fill the list: the rest of its hour is left out."""
+        """Of a host with too many events, the rest of the hour is left out."""
         start, count = self._quotas.get(event.host_id or "", (event.at, 0))
         if not 0 <= event.at - start < _HOUR:
             start, count = event.at, 0
@@ -345,7 +344,7 @@ class EventDetector(FleetObserver):
 
 
 def take_baseline(host: HostState, before: HostBaseline | None) -> HostBaseline:
-    """The host as it is now. What could not be read this time is as it was."""
+    """The host as it is now. Values that could not be read stay as they were."""
     facts = host.facts
     return HostBaseline(
         name=host.name,

@@ -1,11 +1,11 @@
-"""The events of a hub: found in its fleet (events/detector.py), passed to all listeners at once, and written to the
-database in batches from a background task. While it is unavailable they wait in memory, up to a limit."""
+"""The events of a hub: found in its fleet by the detector, passed to all listeners at once, and written to the database
+in batches by a background task. While it is unavailable they wait in memory, up to a limit."""
 
 import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from gpudeck import __version__
@@ -42,8 +42,7 @@ T = TypeVar("T")
 
 
 class EventLog:
-    """`add` whatever happened; listeners that `subscribe` get it at once. `problem` is what keeps events from being
-    kept or read."""
+    """`add` events; listeners that `subscribe` get them at once. `problem` is why events are not stored."""
 
     def __init__(
         self,
@@ -55,7 +54,7 @@ class EventLog:
         retention: RetentionClock | None = None,
         fenced: Database | None = None,
     ) -> None:
-        """`fenced` is `database` for what is found with a duty: it refuses what a former owner writes."""
+        """`fenced` is for events that are found with a duty: it refuses writes of a hub that has lost the duty."""
         self._fenced = None if fenced is None else EventStore(fenced, fleet)
         self._of_duty: list[Event] = []
         self._store = EventStore(database, fleet)
@@ -80,7 +79,7 @@ class EventLog:
         if self._writer.failure is None:
             return None
         lost = f", {self._dropped} were lost" if self._dropped else ""
-        # Without the database's address: everybody who may look at the hub sees this.
+        # Without the address of the database: every viewer of the hub sees this.
         return f"events wait in memory: {_REASONS[self._writer.failure]} {self.waiting} are waiting{lost}."
 
     @property
@@ -92,7 +91,7 @@ class EventLog:
         return len(self._waiting) + len(self._of_duty)
 
     def add(self, event: Event, *, of_duty: bool = False) -> None:
-        """Tell of an event. Never blocks, never raises. `of_duty`: as `keep`."""
+        """Store an event and call the listeners. Never blocks, never raises. `of_duty` is as for `keep`."""
         self.keep(event, of_duty=of_duty)
         for listener in self._listeners:
             try:
@@ -105,12 +104,12 @@ class EventLog:
                 self._failing.discard(listener)
 
     def subscribe(self, listener: Listener) -> None:
-        """It is called with each event, after those that subscribed before. One that fails costs itself only."""
+        """Call `listener` with each event, after earlier listeners. If it fails, the others are still called."""
         self._listeners = [*self._listeners, listener]
 
     def keep(self, event: Event, *, of_duty: bool = False) -> None:
-        """Keep an event of the past without notifying listeners. `of_duty`: every hub of a cluster has found it, and
-        only the one with the duty keeps it."""
+        """Store an event without calling listeners. `of_duty`: every hub of a cluster has found it, and only the one
+        with the duty stores it."""
         waiting = self._of_duty if of_duty and self._fenced is not None else self._waiting
         if len(waiting) >= MAX_WAITING:
             self._dropped += 1
@@ -121,7 +120,7 @@ class EventLog:
         return await self.ask(lambda store: store.find(ask))
 
     async def ask(self, question: Callable[[EventStore], Awaitable[T]]) -> T:
-        """What the store answers, with what was added just now. Raises Temporary."""
+        """Query the store, after new events have been written. Raises Temporary."""
         await self._writer.flush()
         return await question(self._store)
 
@@ -129,7 +128,7 @@ class EventLog:
         self._writer.start()
 
     async def stop(self) -> None:
-        """Write what is left. What the database does not take is lost, and logged."""
+        """Write the remaining events. Those that the database does not take are lost, which is logged."""
         error = await self._writer.stop()
         if error is not None:
             log.warning("%d events are lost: %s", self.waiting, error)
@@ -138,13 +137,13 @@ class EventLog:
         await self._write_of_duty()
         while batch := self._waiting[:_AT_ONCE]:
             await self._store.write(batch)
-            # Some may have been dropped from the front meanwhile.
+            # Some may have been dropped meanwhile.
             written = {event.id for event in batch}
             self._waiting = [event for event in self._waiting if event.id not in written]
         self._dropped = 0
 
     async def _write_of_duty(self) -> None:
-        """Raises Temporary. What is refused, the hub that has the duty now has found itself."""
+        """Raises Temporary. Events that are refused have been found by the hub with the duty, too."""
         while self._fenced is not None and (batch := self._of_duty[:_AT_ONCE]):
             try:
                 await self._fenced.write(batch)
@@ -156,14 +155,14 @@ class EventLog:
 
 _MAX_FOUND: Final = 2_000
 _TAKEOVER_SECONDS: Final = 60.0
-"""What a hub found without the duty before that, the owner of then has kept."""
+"""Events from longer before a takeover have been stored by the former owner of the duty."""
 _MAX_SECONDS: Final = 3600.0
-"""What all hubs found while the database was away is kept afterwards, as far back as this."""
+"""How far back events that were found while the database was away are stored afterwards."""
 _CLOSE_SECONDS: Final = 15.0
 
 
 class EventService(Service):
-    """`events` is what others add to and read."""
+    """`events` is the log that others add to and read."""
 
     name = "events"
 
@@ -180,15 +179,14 @@ class EventService(Service):
         fenced: Database | None = None,
         missed: str = "",
     ) -> None:
-        """`fleet` is the name under which a demo's events are kept apart. Of several hubs all find what happens in the
-        fleet, and the one with the `duty` keeps it, in `fenced`; `hub_name` is the name of this one, `missed` what it
-        has missed while it was away."""
+        """`fleet` separates the events of a demo from real ones. All hubs of a cluster find the events of the fleet;
+        the one with the `duty` stores them in `fenced`. `missed` is what this hub missed while it was away."""
         self._database = database
         self._unkept_since = math.inf
         self._duty = duty or Duty("events")
         self._had_duty = True
         self._found: deque[Event] = deque(maxlen=_MAX_FOUND)
-        """Found without the duty, and perhaps not kept by the hub that had it: it may have died."""
+        """Found without the duty. The hub with the duty may have died before it stored them."""
         self._taking_over: asyncio.Task[None] | None = None
         self._is_found = False
         self._missed = missed
@@ -202,7 +200,7 @@ class EventService(Service):
         self._detector: EventDetector | None = None
 
     async def open(self) -> None:
-        """Raises Temporary when the database does not answer, and is called again then: events wait meanwhile, and new
+        """Raises Temporary if the database does not answer, and is called again then. Events wait meanwhile, and new
         hosts are reported afterwards."""
         before: Event | None = None
         try:
@@ -215,7 +213,7 @@ class EventService(Service):
 
     def on_second(self) -> None:
         if (away := self._database.away) is not None:
-            # No hub has the duty then, and none keeps what all of them find.
+            # Without the database no hub has the duty, and none stores the events that all of them find.
             self._unkept_since = min(self._unkept_since, away.since)
         had_duty, self._had_duty = self._had_duty, self._duty.is_held
         if self._had_duty and not had_duty and self._found:
@@ -224,7 +222,7 @@ class EventService(Service):
         self._hub.fleet.set_problems("events", [] if problem is None else [problem])
 
     def add_found(self, event: Event) -> None:
-        """Add what all hubs find: it is not passed on to them."""
+        """Add an event that all hubs find: it is not sent to the others."""
         if self._duty.is_held:
             self._is_found = True
             self.events.add(event, of_duty=True)
@@ -237,27 +235,24 @@ class EventService(Service):
         self.events.subscribe(lambda event: None if self._is_found else notify(event))
 
     async def _take_over(self) -> None:
-        """Keep what the former owner of the duty did not live to keep. Times differ a little between hubs."""
+        """Store events that the former owner of the duty has not stored. Times differ a little between hubs."""
         now = self._now()
         since = max(now - _MAX_SECONDS, min(now, self._unkept_since) - _TAKEOVER_SECONDS)
         self._unkept_since = math.inf
         found, self._found = [event for event in self._found if event.at >= since], deque(maxlen=_MAX_FOUND)
+        known, before = list[Event](), None
+        kinds = tuple({event.kind for event in found})
         try:
-            known = await self._find_known(found, since - _CLOSE_SECONDS)
+            while page := await self.events.find(
+                EventQuery(start=since - _CLOSE_SECONDS, kinds=kinds, limit=MAX_EVENTS, before=before)
+            ):
+                known, before = [*known, *page], page[-1].id
         except Temporary as error:
             log.warning("events of the hub that had the duty before may be missing: %s", error)
             return
         for event in found:
             if not any(_is_same(event, other) for other in known):
                 self.events.keep(event, of_duty=True)
-
-    async def _find_known(self, found: Sequence[Event], since: float) -> list[Event]:
-        kinds = tuple({event.kind for event in found})
-        known = page = await self.events.find(EventQuery(start=since, kinds=kinds, limit=MAX_EVENTS))
-        while len(page) == MAX_EVENTS:
-            page = await self.events.find(EventQuery(start=since, kinds=kinds, limit=MAX_EVENTS, before=page[-1].id))
-            known = [*known, *page]
-        return known
 
     async def close(self) -> None:
         await cancel_tasks(self._taking_over)
@@ -281,7 +276,7 @@ class EventService(Service):
         self.events.add(make_event(self._now(), "hub_started", f"{self._title} was started", detail=detail))
 
     async def _detect(self) -> None:
-        """No host of a demo is new: its past says when each was first seen."""
+        """The hosts of a demo are not new: its past has the event of each."""
         known = await self.events.ask(EventStore.known_hosts) if self._is_real else None
         if self._detector is not None and known is not None:
             self._detector.learn(known)

@@ -1,4 +1,4 @@
-"""The events in the database, those of each fleet by themselves: a simulated one is never mixed with the real one."""
+"""Events in the database, separate for each fleet: a simulated one is not mixed with the real one."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -22,8 +22,8 @@ _STATUS = ("host_seen", "host_up", "host_down")
 
 
 class EventQuery(Struct, frozen=True, kw_only=True):
-    """From `start` until before `end`, and older than the one with the id `before`. `host` is a name or an id. Of
-    several `kinds` or `severities` any fits. `text` is in the title, the detail or the user, in whatever case."""
+    """From `start` until before `end`, and older than the event with the id `before`. `host` is a name or an id. One of
+    `kinds` and of `severities` has to match. `text` is in the title, the detail, the user or the host, in any case."""
 
     start: float | None = None
     end: float | None = None
@@ -38,7 +38,7 @@ class EventQuery(Struct, frozen=True, kw_only=True):
 
 
 class FaultCount(NamedTuple):
-    """How often something happened to a GPU, or where `gpu` is None to a host. `title` is that of driver errors."""
+    """How often something happened to a GPU, or if `gpu` is None to a host. `title` is set for driver errors."""
 
     host: str
     host_id: str
@@ -52,7 +52,7 @@ class FaultCount(NamedTuple):
 
 
 class LostTime(NamedTuple):
-    """For how many seconds a GPU was lost, or where `gpu` is None a host was down."""
+    """How long a GPU was lost, or if `gpu` is None a host was down."""
 
     host: str
     host_id: str
@@ -63,7 +63,7 @@ class LostTime(NamedTuple):
 
 
 class EventStore(FleetStore):
-    """One fleet's events. All of it raises Temporary where the database does not answer."""
+    """The events of one fleet. All methods raise Temporary if the database does not answer."""
 
     async def write(self, events: Sequence[Event]) -> None:
         if not events:
@@ -85,8 +85,8 @@ class EventStore(FleetStore):
         return [Event(**row) for row in found.mappings()]
 
     async def count_faults(self, start: float, end: float, gpu: str | None = None) -> list[FaultCount]:
-        """What went wrong from `start` until before `end`, by host, GPU and kind; driver errors by their title. With a
-        `gpu` of it alone."""
+        """Faults from `start` until before `end`, by host, GPU and kind; driver errors by title. With `gpu` of that GPU
+        alone."""
         columns = table.c
         title = case((columns.kind == "xid", columns.title), else_="")
         whose = (columns.host_id, columns.gpu, columns.kind, columns.severity, title)
@@ -97,8 +97,8 @@ class EventStore(FleetStore):
         return [FaultCount(row[0] or row[1], *row[1:]) for row in rows.all()]
 
     async def lost_times(self, start: float, end: float, gpu: str | None = None) -> list[LostTime]:
-        """From each event of a loss until the next about the same host or GPU, as far as it lies in that time. Losses
-        that began up to a year before are included."""
+        """From each loss until the next event about the same host or GPU, within that time. Losses that began up to a
+        year before are included."""
         columns, lost = table.c, ("host_down", "gpu_lost")
         until = func.lead(columns.at).over(
             partition_by=func.coalesce(columns.gpu, columns.host_id), order_by=columns.id
@@ -135,8 +135,7 @@ class EventStore(FleetStore):
         return int((await self._database.execute(wanted)).scalar_one())
 
     async def trim(self, before: float) -> int:
-        """Delete what happened before that moment, of every fleet, but not that a host was there for the first time;
-        how many there were."""
+        """Delete events of every fleet from before that time, except the first sight of a host. Returns how many."""
         old = and_(table.c.at < before, table.c.kind != "host_seen")
         return await delete_old(self._database, table, table.c.at, old)
 
@@ -158,13 +157,13 @@ class EventStore(FleetStore):
 
 
 def _clean(query: EventQuery) -> EventQuery:
-    """What cannot stand in the database cannot be asked for either: PostgreSQL takes no character 0."""
+    """PostgreSQL refuses the character 0 in queries, too."""
     texts = {name: clean(value) for name, value in asdict(query).items() if isinstance(value, str)}
     return replace(query, **texts, kinds=tuple(clean(word) for word in query.kinds))
 
 
 def _fit(column: str, value: Any) -> Any:
-    """PostgreSQL refuses what is too long, and the character 0; neither database takes half a character."""
+    """PostgreSQL refuses texts that are too long, and the character 0; neither database takes surrogates."""
     if not isinstance(value, str):
         return value
     kept = clean(value)
