@@ -80,7 +80,7 @@ def test_good_settings_are_read() -> None:
         ("overrides: [{host: 'a*'}]", "alerts.overrides[0].host: unknown setting; did you mean hosts?"),
         ("group_wait: 2h", "alerts.group_wait: found '2h', expected"),
         ("repeat: 1s", "alerts.repeat: found '1s', expected"),
-        ("messages: 0", "alerts.messages: found '0', expected"),
+        ("messages_per_rule: 0", "alerts.messages_per_rule: found '0', expected"),
     ],
 )
 def test_mistake_is_found_with_its_place(text: str, words: str) -> None:

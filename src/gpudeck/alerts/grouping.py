@@ -1,11 +1,11 @@
 """Groups alerts into messages, and limits their number.
 
 Alerts of one rule that fire within a short time of each other are one message, such as the hosts behind a switch that
-fails. After many messages within ten minutes, of one rule or of all, the next ones wait and are summed up.
+fails. After many messages of one rule within ten minutes, its next alerts wait and become one message.
 """
 
 import hashlib
-from collections import Counter, defaultdict, deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import quote
@@ -62,8 +62,8 @@ class MessageGrouping:
     ) -> None:
         """`prefix` stands before every title, such as that of a demo."""
         self._settings = settings
-        self._sent: deque[tuple[float, object, bool]] = deque()
-        """The messages of the last ten minutes: when, the key of their limit, whether they were personal."""
+        self._sent: dict[object, deque[float]] = defaultdict(deque)
+        """When messages were sent within the last ten minutes, by what limits them."""
         self._rules = rules
         self._is_muted = is_muted
         self._prefix = prefix
@@ -95,20 +95,13 @@ class MessageGrouping:
             return []
         records = {key: group for key, group in self._group(now).items() if self._is_due(group, now)}
         groups = sorted(records, key=lambda key: (-SEVERITIES.index(key.severity), key))
-        while self._sent and not 0 <= now - self._sent[0][0] < WINDOW:
-            self._sent.popleft()
-        counts = Counter(limited for _, limited, _ in self._sent)
-        room = max(0, self._settings.messages - sum(not is_personal for _, _, is_personal in self._sent))
-        allowed = [key for key in groups if counts[key.limited] < self._settings.messages_per_rule]
-        public = [key for key in allowed if not key.is_personal]
-        alone = public if len(public) <= room else public[: max(0, room - 1)]
         sent = []
-        for key in (*(key for key in allowed if key.is_personal), *alone):
-            self._sent.append((now, key.limited, key.is_personal))
-            message = self._compose(records[key], now, is_end=key.is_end)
-            sent.append(self._take(message, records[key], is_end=key.is_end))
-        if room:
-            sent += self._sum_up({key: records[key] for key in public[len(alone) :]}, now)
+        for key in groups:
+            times_sent = self._sent[key.limited]
+            if count_recent(times_sent, now, WINDOW) < self._settings.messages_per_rule:
+                times_sent.append(now)
+                message = self._compose(records[key], now, is_end=key.is_end)
+                sent.append(self._take(message, records[key], is_end=key.is_end))
         return sent
 
     def rebuild(self, records: Iterable[AlertRecord], now: float) -> list[OutgoingMessage]:
@@ -150,45 +143,23 @@ class MessageGrouping:
                 del self._begun[record.id]
         return OutgoingMessage(message, tuple(records), is_end)
 
-    def _sum_up(self, groups: Mapping[_GroupKey, list[AlertRecord]], now: float) -> list[OutgoingMessage]:
-        """All of these in one message, and resolved alerts in another."""
-        sent = []
-        for is_end in (False, True):
-            records = [record for key, group in groups.items() if key.is_end is is_end for record in group]
-            if records:
-                message = self._compose(records, now, is_end=is_end, is_sum=True)
-                self._sent.append((now, "alerts", False))
-                sent.append(self._take(message, records, is_end=is_end))
-        return sent
-
-    def _compose(
-        self, records: list[AlertRecord], now: float, *, is_end: bool, is_sum: bool = False, key: str | None = None
-    ) -> Message:
-        """`is_sum`: they are of several rules, or too many for separate messages."""
+    def _compose(self, records: list[AlertRecord], now: float, *, is_end: bool, key: str | None = None) -> Message:
         first, rule = records[0], self._rules[records[0].rule]
-        counts = Counter(record.rule for record in records)
-        is_sum = is_sum or len(counts) > 1
-        if is_sum:
-            what = ", ".join(f"{number} {name}" for name, number in counts.items())
-            title = f"{len(records)} alerts {'are resolved' if is_end else 'more'}: {what}"
-            action = "Look at the hub's page: there are too many for a message each."
-        else:
-            title = _title(records, rule, is_end=is_end)
-            action = first.action if len({record.action for record in records}) == 1 else rule.action
+        action = first.action if len({record.action for record in records}) == 1 else rule.action
         return Message(
             key=key or _make_key(records, is_end=is_end),
             at=now,
-            kind="resolved" if is_end else "alert" if is_sum else rule.kind,
-            rule="alerts" if is_sum else rule.name,
-            severity=max((record.severity for record in records), key=SEVERITIES.index) if is_sum else first.severity,
-            title=f"{self._prefix}{title}",
+            kind="resolved" if is_end else rule.kind,
+            rule=rule.name,
+            severity=first.severity,
+            title=f"{self._prefix}{_title(records, rule, is_end=is_end)}",
             lines=_lines(records, is_end=is_end),
             action="" if is_end else action,
-            link="#/events" if is_sum else link_of(records),
+            link=link_of(records),
             labels=shared_labels(records),
             accounts=tuple(dict.fromkeys(account for record in records for account in record.accounts)),
             subjects=_subjects(records),
-            is_personal=first.is_personal and not is_sum,
+            is_personal=first.is_personal,
         )
 
 

@@ -11,7 +11,6 @@ from gpudeck.fleet.columns import Flags
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.table import FleetTable
 from gpudeck.model.event import Severity
-from gpudeck.model.gpu_state import HealthSettings
 from gpudeck.model.history import HistoryTrouble
 from gpudeck.model.reservation import Reservation
 from gpudeck.model.view import Gpu, Host, HostStatus
@@ -157,11 +156,10 @@ class Rule(Struct, frozen=True, kw_only=True):
     `reads` are the fields of the host, or the metrics of the GPU, on which the findings depend: while an alert fires,
     it is evaluated when one of them changes. If empty, each time.
 
-    `sees_silent`: also about hosts that do not report; `reads_missing`: also about GPUs that cannot be read;
-    `sees_gone`: also about GPUs that a host no longer reports. `limits_from` derives the default limits from the health
-    settings; otherwise they are in `DEFAULTS`. `inhibits_host`: while it fires, no other alert of its host is sent.
-    `clears_itself`: its findings last for `clear_after`. `labels` are added to those of the host. `many` is the title
-    of several alerts in one message. If `notifies_end` is false, no message is sent at the end.
+    `sees_silent`: also about hosts that do not report; `reads_missing`: also about GPUs that cannot be read.
+    `inhibits_host`: while it fires, no other alert of its host is sent. `clears_itself`: its findings last for
+    `clear_after`. `labels` are added to those of the host. `many` is the title of several alerts in one message. If
+    `notifies_end` is false, no message is sent at the end.
     """
 
     name: str
@@ -175,8 +173,6 @@ class Rule(Struct, frozen=True, kw_only=True):
     why_unknown: WhyUnknown | None = None
     sees_silent: bool = False
     reads_missing: bool = False
-    sees_gone: bool = False
-    limits_from: Callable[[HealthSettings], Limits] | None = None
     inhibits_host: bool = False
     clears_itself: bool = False
     notifies_end: bool = True

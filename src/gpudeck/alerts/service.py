@@ -16,7 +16,6 @@ from gpudeck.alerts.grouping import OutgoingMessage
 from gpudeck.alerts.notifiers.rendering import DEMO_PREFIX, Message
 from gpudeck.alerts.record import describe
 from gpudeck.alerts.rule import FleetContext, GoneGpu
-from gpudeck.alerts.rules import RULES
 from gpudeck.alerts.selection import GpuTrends, HostSelector
 from gpudeck.alerts.settings import DEFAULTS, AlertSettings
 from gpudeck.alerts.store import AlertStore
@@ -423,8 +422,8 @@ class AlertService(Service):
         )
 
     def make_engine(self, prefix: str) -> AlertEngine:
-        health = self._hub.fleet.settings.health
-        defaults = DEFAULTS | {rule.name: rule.limits_from(health) for rule in RULES if rule.limits_from is not None}
+        hot = self._hub.fleet.settings.health.hot_celsius
+        defaults = DEFAULTS | {"gpu_hot": replace(DEFAULTS["gpu_hot"], above=hot, clear=hot - 5.0)}
         account_of = self._auth.users.account_of
         started_at = self._hub.started_at
         return AlertEngine(
@@ -432,7 +431,7 @@ class AlertService(Service):
         )
 
     def _expect_lost(self) -> None:
-        now, seeing = self._now(), {rule.name for rule in RULES if rule.sees_gone}
+        now = self._now()
         for record in self.alerts.engine.firing():
-            if record.rule in seeing:
+            if record.rule == "gpu_lost":
                 self._selector.expect(record.host_id, GoneGpu(record.gpu, record.label or "", record.model or ""), now)

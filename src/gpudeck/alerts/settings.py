@@ -197,9 +197,7 @@ class AlertSettings(Struct, frozen=True):
     repeat: Literal["off"] | Annotated[Duration, Meta(ge=60)] = 86_400.0
     """After this time a critical alert that is not acknowledged is sent again; `off`: never."""
     messages_per_rule: Annotated[int, Meta(ge=1)] = 5
-    """The most messages of one rule in ten minutes. Further ones wait and are summarized in one message."""
-    messages: Annotated[int, Meta(ge=1)] = 20
-    """The same for all rules together."""
+    """The most messages of one rule in ten minutes. Further alerts wait and become one message."""
 
     def __post_init__(self) -> None:
         _check(self.rules)

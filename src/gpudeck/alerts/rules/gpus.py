@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from msgspec.structs import replace
 
 from gpudeck.alerts.rule import LOADED_PERCENT, FleetContext, HostSnapshot, Rule, RuleFinding, find_at, rule
 from gpudeck.alerts.rules.hosts import why_no_driver
-from gpudeck.alerts.settings import DEFAULTS, Limits
+from gpudeck.alerts.settings import Limits
 from gpudeck.fleet.columns import IDLE, NAN, NOBODY, Flags, Floats, GpuColumns
 from gpudeck.fleet.table import FleetTable
 from gpudeck.model.event import Severity
@@ -104,7 +103,6 @@ def _percents_below(gpus: GpuColumns, metric: str, usual: Mapping[str, float]) -
     # A GPU that the host does not report has not returned.
     why_unknown=lambda host, gpu, _: None if gpu in host.boards else "the host does not report it",
     reads_missing=True,
-    sees_gone=True,
 )
 def gpu_lost(host: HostSnapshot, gpus: Sequence[Gpu], _: Limits, __: FleetContext) -> Iterator[RuleFinding]:
     """GPUs that cannot be read, and those that are no longer reported. If none can be read, it is the driver."""
@@ -125,7 +123,6 @@ gpu_hot = limit_rule(
     critical_from=lambda limits, context: max(limits.begin, context.critical_celsius),
     action="Check the fans and the airflow of the host.",
     many="{count} GPUs are hot",
-    limits_from=lambda health: replace(DEFAULTS["gpu_hot"], above=health.hot_celsius, clear=health.hot_celsius - 5.0),
 )
 
 
