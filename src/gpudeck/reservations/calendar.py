@@ -248,8 +248,7 @@ class ReservationCalendar:
         """False if there is no such claim, or it is over. Raises Conflict if others have one of its GPUs then."""
         now = self.now()
         async with self._store.writing() as writing:
-            before = await writing.find(number)
-            if before is None or before.kind != "claim" or not before.counts_at(now):
+            if (before := await _find_claim(writing, number, now)) is None:
                 return False
             span = ReservationSpan(math.floor(now), math.ceil(until))
             await self._check_free(writing, before.gpus, span, before.user, but=number, spares="reservation")
@@ -259,8 +258,7 @@ class ReservationCalendar:
     async def end_claim(self, number: int) -> None:
         now = self.now()
         async with self._store.writing() as writing:
-            before = await writing.find(number)
-            if before is not None and before.kind == "claim" and before.counts_at(now):
+            if (before := await _find_claim(writing, number, now)) is not None:
                 self._take(await write_release(writing, before, "started", now))
 
     async def next_free(
@@ -381,6 +379,11 @@ class ReservationCalendar:
         self.near = [*(one for one in self.near if one.id not in ids), *near]
         self.changes += 1
         self._changed()
+
+
+async def _find_claim(writing: ReservationTransaction, number: int, now: float) -> Reservation | None:
+    found = await writing.find(number)
+    return found if found is not None and found.kind == "claim" and found.counts_at(now) else None
 
 
 def _by_start(reservations: list[Reservation]) -> list[Reservation]:

@@ -217,12 +217,13 @@ _NOT_KNOWN: Final = "reservations are not known, so no GPU is called free: the h
 
 
 def observe(fleet: FleetState, uuids: Set[str] | None = None) -> dict[str, ObservedGpu]:
-    """The GPUs with these UUIDs, or all, by host and number. The users of a silent host are unknown."""
+    """The GPUs with these UUIDs, or all, by host. The users of a silent host are unknown."""
     fleet.settle()
-    if uuids is None:
-        return {uuid: _look_at(host, gpu) for host in fleet.ordered() for uuid, gpu in host.gpus.items()}
-    # Few GPUs are reserved: this is called once a second, also in a large fleet.
-    return {uuid: _look_at(host, host.gpus[uuid]) for host in fleet.hosts.values() for uuid in uuids & host.gpus.keys()}
+    return {
+        uuid: _look_at(host, host.gpus[uuid])
+        for host in fleet.ordered()
+        for uuid in (host.gpus if uuids is None else uuids & host.gpus.keys())
+    }
 
 
 def _look_at(host: HostState, gpu: GpuState) -> ObservedGpu:

@@ -46,9 +46,9 @@ def test_a_channel_has_words_of_its_own_for_events(tmp_path: Path) -> None:
         events.add(make_event(NOW, "host_down", "gpu01 is down", host="gpu01", detail="It is silent."))
         await messages.outbox.flush()
         store, told = OutboxStore(auth.database), []
-        while (parcel := await store.next("ops", time.time() + 60)) is not None:
+        while (parcel := await store.take("ops", time.time() + 60, 0.0)) is not None:
             told.append((parcel.message.title, parcel.message.text, tuple(parcel.message.lines)))
-            await store.note_sent(parcel.id, NOW)
+            await store.finish(parcel.id, NOW)
         return told
 
     assert asyncio.run(live()) == [
@@ -214,7 +214,7 @@ def test_demo_that_may_tell_is_known_as_one(tmp_path: Path) -> None:
         await room.evaluate(times=2)
         room.events.add(make_event(NOW, "host_seen", "gpu01 reports for the first time", host="gpu01"))
         await room.messages.outbox.flush()
-        parcel = await room.store.next("ops", NOW + 60)
+        parcel = await room.store.take("ops", NOW + 60, 0.0)
         await room.deliver()
         return parcel
 

@@ -115,11 +115,8 @@ async def leave_behind(database: Database, claimed: float) -> None:
     """As a hub that is killed while it sends: the claim stays."""
     store, now = OutboxStore(database), time.time()
     await store.add([(make_message("news 1"), Destination("ops"))], now)
-    parcel = await store.next("ops", now)
-    assert parcel is not None
-    assert await store.claim(parcel.id, now + claimed, now)
-    assert await store.next("ops", now) is None
-    assert not await store.claim(parcel.id, now + claimed, now)
+    assert await store.take("ops", now, now + claimed) is not None
+    assert await store.take("ops", now, now + claimed) is None
 
 
 def test_what_a_killed_hub_was_sending_is_sent_by_the_next(database: Database) -> None:

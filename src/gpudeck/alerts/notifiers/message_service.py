@@ -165,7 +165,8 @@ class MessageService(Service):
     async def evaluate(self) -> None:
         if not self.watches.open:
             return
-        for one, gpus in self.watches.evaluate(self._candidates(), self._claimed()):
+        candidates = [gpu for host in self._hub.fleet.ordered() for gpu in host.candidates(only_open=True)]
+        for one, gpus in self.watches.evaluate(candidates, self._claimed()):
             await self._fire(one, gpus)
 
     async def _fire(self, one: Watch, gpus: list[CandidateGpu]) -> None:
@@ -180,10 +181,6 @@ class MessageService(Service):
                 self.outbox.put(message)
             detail = f"{one.user} wanted to know. {'; '.join(message.lines)}"
             self._events.add(make_event(self._now(), "watch_fired", message.title, user=one.user, detail=detail))
-
-    def _candidates(self) -> list[CandidateGpu]:
-        """The GPUs that could be used now."""
-        return [gpu for host in self._hub.fleet.ordered() for gpu in host.candidates(only_open=True)]
 
 
 def _message_of_event(event: Event, prefix: str, text: str | None = None) -> Message:

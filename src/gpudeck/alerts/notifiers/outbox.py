@@ -141,12 +141,11 @@ class ChannelWorker:
             await self._write_notes(store)
             if now < self._rest_until:
                 return self._rest_until - now
-            parcel = await store.next(self.name, now)
+            parcel = await store.take(self.name, now, now + CLAIM_SECONDS)
             if parcel is None:
                 due = await store.next_due(self.name)
                 return _CHECK_SECONDS if due is None else min(max(due - now, 0.05), _CHECK_SECONDS)
-            if await store.claim(parcel.id, now + CLAIM_SECONDS, now):
-                await self._send(parcel, store)
+            await self._send(parcel, store)
         return 0.0
 
     async def _note(self, store: OutboxStore, note: Callable[[], Awaitable[None]]) -> None:
@@ -164,7 +163,7 @@ class ChannelWorker:
         """`store` is where it came from; the worker may have another one by the time it has been sent."""
         message, account = parcel.message, parcel.account
         if message.kind == "digest" and account is not None and self._is_muted(account, message.rule):
-            await self._note(store, partial(store.note_failed, parcel.id, self._now(), "muted meanwhile"))
+            await self._note(store, partial(store.finish, parcel.id, self._now(), "muted meanwhile"))
             return
         try:
             await self._channel.send(message, account)
@@ -182,7 +181,7 @@ class ChannelWorker:
             log.info("the channel %s takes messages again", self.name)
         has_failed, now = self._failures > 0, self._now()
         self._failures, self._given_up, self._rest_until = 0, 0, 0.0
-        await self._note(store, partial(store.note_sent, parcel.id, now))
+        await self._note(store, partial(store.finish, parcel.id, now))
         if has_failed:
             # Messages that failed wait for longer than the channel was away.
             await store.make_due(self.name, now)
@@ -209,7 +208,7 @@ class ChannelWorker:
         log.warning("a message to %s is given up: %s", self.name, error)
         if self._on_failure is not None:
             self._on_failure(parcel.message, Destination(self.name, parcel.account), error.message)
-        await self._note(store, partial(store.note_failed, parcel.id, now, error.message))
+        await self._note(store, partial(store.finish, parcel.id, now, error.message))
 
     async def _sleep(self, seconds: float) -> None:
         """Until it is time, or a new message is there. After a while without one, the channel is released."""

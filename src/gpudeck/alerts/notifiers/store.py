@@ -1,7 +1,7 @@
 """Queued notifications in the database, separate for each fleet: a row for each message and destination. Also the
 personal mutes of users.
 
-A row stays for a while after it was sent, so that the same news is not sent again by a hub that was started anew.
+A row stays for a while after it was sent, so that a restarted hub does not send the same message again.
 """
 
 from collections import defaultdict
@@ -24,7 +24,7 @@ MAX_PERSONAL_MUTES: Final = 100
 
 
 class QueuedMessage(Struct, frozen=True):
-    """One message for one place. `tries` is how often it failed."""
+    """A message for one destination. `tries` is how often it failed."""
 
     id: int
     message: Message
@@ -34,20 +34,20 @@ class QueuedMessage(Struct, frozen=True):
 
 
 class OutboxStore(FleetStore):
-    """One fleet's messages. All of it raises Temporary where the database does not answer."""
+    """The messages of one fleet. All methods raise Temporary if the database does not answer."""
 
     async def add(self, parcels: Iterable[tuple[Message, Destination]], now: float) -> None:
-        """Keep these; one whose key went to that place already, or is on its way, stays as it is."""
+        """Add messages, except those whose key their destination got already, or will get."""
         rows = [self._row(message, destination, now) for message, destination in parcels]
         if rows:
             await self._insert(rows)
 
     async def open_spare(self) -> "OutboxStore":
-        """Another, in memory, for what the database does not take now. Its rows go back with `take_back`."""
+        """A store in memory, for messages that the database does not take now. `take_back` returns its rows."""
         return OutboxStore(await open_in_memory(table), self._fleet)
 
     async def take_back(self, spare: "OutboxStore") -> int:
-        """Take over the rows of another, with what became of them; how many are left there, as they are being sent."""
+        """Take over the rows of a spare store. Returns how many stay there, as they are being sent."""
         mine = update(table).where(table.c.claimed_until.is_(None)).values(claimed_until=float("inf"))
         async with spare._database.begin() as connection:
             found = (await connection.execute(mine.returning(table))).mappings().all()
@@ -67,41 +67,40 @@ class OutboxStore(FleetStore):
     async def close(self) -> None:
         await self._database.close()
 
-    async def next(self, channel: str, now: float) -> QueuedMessage | None:
-        """What is to be sent now; the longest due comes first."""
-        free = or_(table.c.claimed_until.is_(None), table.c.claimed_until < now)
-        wanted = select(table).where(*self._waiting(channel), table.c.due_at <= now, free)
-        found = (await self._database.execute(wanted.order_by(table.c.due_at, table.c.id).limit(1))).mappings().first()
-        return None if found is None else _read(dict(found))
+    async def take(self, channel: str, now: float, until: float) -> QueuedMessage | None:
+        """Claim the message that has been due for the longest time, until `until`; None if no message is due."""
+        is_free = or_(table.c.claimed_until.is_(None), table.c.claimed_until < now)
+        due = select(table.c.id).where(*self._waiting(channel), table.c.due_at <= now, is_free)
+        first = due.order_by(table.c.due_at, table.c.id).limit(1).scalar_subquery()
+        # Another hub may claim the same one at the same time.
+        claim = update(table).where(table.c.id == first, is_free).values(claimed_until=until).returning(table)
+        row = (await self._database.execute(claim)).mappings().first()
+        if row is None:
+            return None
+        message = msgspec.json.decode(row["message"], type=Message)
+        return QueuedMessage(row["id"], message, row["account"], row["created_at"], row["tries"])
 
     async def next_due(self, channel: str) -> float | None:
-        """When there is something to do; None for nothing."""
+        """When the next message is due; None if none waits."""
         due = func.min(func.coalesce(table.c.claimed_until, table.c.due_at))
         return (await self._database.execute(select(due).where(*self._waiting(channel)))).scalar()
 
-    async def claim(self, number: int, until: float, now: float) -> bool:
-        """False where another hub was first."""
-        free = or_(table.c.claimed_until.is_(None), table.c.claimed_until < now)
-        mine = update(table).where(table.c.id == number, table.c.state == "waiting", free)
-        return (await self._database.execute(mine.values(claimed_until=until))).rowcount == 1
-
-    async def note_sent(self, number: int, now: float) -> None:
-        await self._change(number, state="sent", done_at=now, message="", trouble="", claimed_until=None)
-
-    async def note_failed(self, number: int, now: float, trouble: str) -> None:
-        await self._change(number, state="failed", done_at=now, message="", trouble=trouble[:256], claimed_until=None)
+    async def finish(self, number: int, now: float, trouble: str = "") -> None:
+        """It was sent, or is given up because of `trouble`."""
+        values = {"message": "", "trouble": trouble[:256], "claimed_until": None}
+        await self._change(number, state="failed" if trouble else "sent", done_at=now, **values)
 
     async def note_trouble(self, number: int, due_at: float, trouble: str) -> None:
-        """It is tried again at `due_at`."""
+        """It failed, and is tried again at `due_at`."""
         await self._change(number, due_at=due_at, claimed_until=None, tries=table.c.tries + 1, trouble=trouble[:256])
 
     async def make_due(self, channel: str, now: float) -> None:
-        """All that waits for this channel is to be sent now."""
+        """All messages that wait for this channel are due now."""
         late = update(table).where(*self._waiting(channel), table.c.due_at > now)
         await self._database.execute(late.values(due_at=now))
 
     async def release(self) -> None:
-        """Forget what an earlier process of this hub was sending when it ended: it is sent again."""
+        """Messages that an earlier process of this hub was sending when it ended are sent again."""
         mine = update(table).where(table.c.fleet == self._fleet, table.c.state == "waiting")
         await self._database.execute(mine.values(claimed_until=None))
 
@@ -111,7 +110,7 @@ class OutboxStore(FleetStore):
 
     async def trim(self, now: float) -> None:
         old = (table.c.state != "waiting") & (table.c.done_at < now - KEPT_SECONDS)
-        # What waits for a channel that is in no settings any more.
+        # Messages for channels that were removed from the settings.
         lost = (table.c.state == "waiting") & (table.c.created_at < now - KEPT_SECONDS)
         await delete_old(self._database, table, table.c.created_at, or_(old, lost))
 
@@ -140,14 +139,9 @@ class OutboxStore(FleetStore):
         await self._database.execute(update(table).where(table.c.id == number).values(values))
 
 
-def _read(row: dict[str, Any]) -> QueuedMessage:
-    message = msgspec.json.decode(row["message"], type=Message)
-    return QueuedMessage(row["id"], message, row["account"], row["created_at"], row["tries"])
-
-
 class PersonalMuteStore:
-    """The rules that people have muted themselves. `load` before it is asked, and from time to time where other hubs
-    share the database. Raises Temporary."""
+    """The rules that users have muted themselves. `load` it first, and from time to time if other hubs share the
+    database. Raises Temporary."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -165,7 +159,7 @@ class PersonalMuteStore:
         return self._muted.get(account, frozenset())
 
     async def choose(self, account: str, rules: Iterable[str]) -> None:
-        """From here on these, and no others."""
+        """Mute these rules, and no others."""
         chosen = sorted(set(rules))
         async with self._database.begin() as connection:
             await connection.execute(delete(personal_mutes).where(personal_mutes.c.account == account))
