@@ -1,7 +1,6 @@
-"""What a rule would have done in the past: its expression over the history of one host after another.
+"""Tests a rule against the past: evaluates its expression over the history of one host after another.
 
-What the history keeps coarser than it was measured, a rule sees as means. What was not observed is unknown, as it is to
-a rule that looks at the live fleet.
+Where the history is coarser than the samples, the rule is evaluated on means. Unmonitored time is unknown.
 """
 
 import math
@@ -36,7 +35,7 @@ _STATES: Final = {name.removeprefix("gpus_"): name for name in STATE_METRICS if 
 
 
 class ChosenRule(NamedTuple):
-    """`limits_of` a host, by its name and labels."""
+    """`limits_of` returns the limits of a host, by its name and labels."""
 
     expression: Expression
     text: str | None
@@ -44,8 +43,8 @@ class ChosenRule(NamedTuple):
 
 
 class HostPast(Struct, frozen=True):
-    """What it would have done on one host. `step` is how many seconds each mean stands for. `known` and `total` are
-    seconds of all its GPUs, or of the host."""
+    """The firings of a rule on one host. `step` is the length of each mean in seconds. `known` and `total` are seconds
+    of all its GPUs, or of the host."""
 
     firings: list[PastFiring]
     step: float
@@ -65,7 +64,7 @@ class _Values:
         return self.columns.get(column, np.full(self._count, NAN))
 
     def match(self, column: str, is_wanted: Callable[[str], bool]) -> Truth:
-        """A GPU was in a state if it was in it for most of a step."""
+        """The state of a GPU is the one that it was in for most of a step."""
         if column == "model":
             is_right = bool(self._model) and is_wanted(self._model)
             return np.full(self._count, is_right), np.full(self._count, bool(self._model) and not is_right)
@@ -80,7 +79,7 @@ class _Values:
 
 
 def choose_rule(engine: AlertEngine, rule: str | None, expr: str | None) -> ChosenRule:
-    """A rule of the operator, or an expression. Raises UsageError."""
+    """An own rule, or an expression. Raises UsageError."""
     if (rule is None) == (expr is None):
         raise UsageError("give a rule or an expression.", "One of the two is tested.")
     if expr is not None:
@@ -110,7 +109,7 @@ def choose_rule(engine: AlertEngine, rule: str | None, expr: str | None) -> Chos
 def try_on_host(
     store: Store, host: tuple[str, str], rule: ChosenRule, limits: Limits, span: tuple[float, float]
 ) -> HostPast:
-    """`host` is its id and its name. Blocks. Raises HistoryRefused where the history does not know it."""
+    """`host` is its id and its name. Blocks. Raises HistoryRefused if the history does not know it."""
     expression = rule.expression
     answers = _ask(store, host[0], expression.columns, span)
     step = max(answer.step for answer in answers.values())
@@ -149,14 +148,14 @@ def try_on_host(
 
 
 def _ask(store: Store, host: str, columns: Sequence[str], span: tuple[float, float]) -> dict[str, Answer]:
-    """By the names under which they are found: columns, and the states of GPUs."""
+    """Series by name: columns, and the states of GPUs."""
     found: dict[str, Answer] = {}
     for column in columns:
         if column in COLUMNS:
             is_of_host = column.startswith(HOST_PREFIX)
             name = STORED_HOST_PREFIX + column.removeprefix(HOST_PREFIX) if is_of_host else column
             found[column] = store.series(SeriesQuery(name, *span, POINTS, host=host, by=None if is_of_host else "gpu"))
-    # The model is known with any series of a GPU.
+    # Every series of a GPU has its model.
     if (
         "availability" in columns
         or not found
@@ -168,7 +167,7 @@ def _ask(store: Store, host: str, columns: Sequence[str], span: tuple[float, flo
 
 
 def _align(series: Series, start: float, step: float, count: int) -> Floats:
-    """The means of the steps; of finer ones their mean. Unknown where there is no point."""
+    """The mean of the points of each step. Unknown if there is none."""
     points = np.array([(point[0], NAN if point[1] is None else point[1]) for point in series.points]).reshape(-1, 2)
     places = ((points[:, 0] - start) // step).astype(np.int64)
     is_inside = (places >= 0) & (places < count) & ~np.isnan(points[:, 1])
@@ -181,7 +180,7 @@ def _align(series: Series, start: float, step: float, count: int) -> Floats:
 def _run(
     is_true: Flags, is_false: Flags, start: float, step: float, limits: Limits
 ) -> list[tuple[float, float, float | None, int]]:
-    """Since when, fired at, resolved at, and the step in which it fired."""
+    """Each firing: since when, fired at, resolved at, and the step in which it fired."""
     found: list[tuple[float, float, float | None, int]] = []
     since: float | None = None
     calm: float | None = None

@@ -1,9 +1,9 @@
 """Sends the hub's alerts to Alertmanagers (API v2), so that a site keeps its routing.
 
-Not messages but the state is sent, as Prometheus does it: all alerts that fire, as soon as one is another and again
-every `resend`, each with an end that lies four times as far ahead. So nothing is queued: what an Alertmanager missed it
-gets with the next turn, and alerts of a hub that is gone end by themselves. Those that are resolved are sent with their
-end for a quarter of an hour. Of several hubs only the one that evaluates alerts sends.
+As Prometheus does, it sends the state: all firing alerts, when one begins or ends and again every `resend`, each with
+an end four times as far ahead. Nothing is queued: an Alertmanager that missed a change gets it with the next turn, and
+alerts of a hub that is gone end by themselves. Resolved alerts are sent with their end for a quarter of an hour. Of
+several hubs only the one that evaluates alerts sends.
 """
 
 import asyncio
@@ -36,21 +36,22 @@ from gpudeck.model.text import clean
 log = logging.getLogger(__name__)
 
 AHEAD: Final = 4.0
-"""The end of an alert that fires lies so many turns ahead."""
+"""How many turns ahead the end of a firing alert is."""
 RESOLVED_SECONDS: Final = 900.0
-"""For so long one that is resolved is sent with its end."""
+"""How long a resolved alert is sent with its end."""
 PATH: Final = "/api/v2/alerts"
 _AT_ONCE: Final = 256
 _DEADLINE: Final = 10.0
 _FIRST_PAUSE: Final = 1.0
-_TOLD_AFTER: Final = 2
+_SHOWN_AFTER: Final = 2
+"""A problem is shown after so many failures in a row."""
 
 _Key = tuple[tuple[str, str], ...]
-"""The labels of an alert, which identify it there."""
+"""The labels of an alert, which identify it in an Alertmanager."""
 
 
 class PostedAlert(Struct, rename="camel"):
-    """As the API takes it. `ends_at` is added when it is sent."""
+    """An alert of the API. `ends_at` is set when it is sent."""
 
     labels: dict[str, str]
     annotations: dict[str, str]
@@ -60,7 +61,7 @@ class PostedAlert(Struct, rename="camel"):
 
 
 class AlertmanagerNotifier(Service):
-    """`find_engine` gives the engine that evaluates alerts on this hub; None while another hub does."""
+    """`find_engine` returns the engine that evaluates alerts on this hub; None while another hub does."""
 
     name = "alertmanager"
 
@@ -75,7 +76,7 @@ class AlertmanagerNotifier(Service):
         prefix: str = "",
         now: Clock,
     ) -> None:
-        """`page` is the address of our page, `prefix` stands before the summaries of a demo."""
+        """`page` is the address of the hub's page, `prefix` stands before the summaries of a demo."""
         self._settings = settings
         self._fleet = fleet
         self._events = events
@@ -87,16 +88,16 @@ class AlertmanagerNotifier(Service):
         self._firing: dict[_Key, PostedAlert] = {}
         self._resolved: dict[_Key, tuple[PostedAlert, float]] = {}
         self._changed = asyncio.Event()
-        """Set once: for the next change there is another."""
+        """Set at the next change, and then replaced."""
         self._problems: dict[str, str] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Each has a task of its own: one that hangs keeps no other from its alerts."""
+        """Each Alertmanager has its own task: one that hangs does not delay the others."""
         self._tasks = [asyncio.create_task(self._run(url)) for url in self._settings.urls]
 
     async def close(self) -> None:
-        """The alerts go on there until they end by themselves: the next hub, or this one, sends them again."""
+        """The alerts continue there until they end by themselves, or the next hub sends them again."""
         await cancel_tasks(*self._tasks)
 
     def on_second(self) -> None:
@@ -115,7 +116,7 @@ class AlertmanagerNotifier(Service):
             if not record.is_personal and SEVERITIES.index(record.severity) >= lowest:
                 alert = self._describe(record)
                 key = tuple(sorted(alert.labels.items()))
-                # One that is there already goes on when it is muted here: it is not resolved.
+                # An alert that was sent before is still sent while it is muted: it is not resolved.
                 if key in self._firing or not engine.is_muted(record, now):
                     firing[key] = alert
         self._resolved |= {key: (alert, now) for key, alert in self._firing.items() if key not in firing}
@@ -135,7 +136,7 @@ class AlertmanagerNotifier(Service):
                 await self._send(f"{url.rstrip('/')}{PATH}")
             except GpudeckError as error:
                 failures += 1
-                if failures >= _TOLD_AFTER:
+                if failures >= _SHOWN_AFTER:
                     self._note_failure(shown, error)
                 await asyncio.sleep(pause_after(failures, _FIRST_PAUSE, resend))
                 continue
@@ -167,7 +168,7 @@ class AlertmanagerNotifier(Service):
             await fetcher.close()
 
     def _list_alerts(self) -> list[PostedAlert]:
-        """All that is to be sent now."""
+        """The alerts to send now."""
         now = self._now()
         until = now + AHEAD * self._settings.resend
         resolved = [one for one in self._resolved.values() if _is_shown(one[1], now)]
@@ -201,7 +202,7 @@ def _is_shown(resolved_at: float, now: float) -> bool:
 
 
 def _known(texts: dict[str, str]) -> dict[str, str]:
-    """Without what is empty, which is no label there."""
+    """Without empty texts, which are no labels in an Alertmanager."""
     return {name: clean(text) for name, text in texts.items() if text}
 
 

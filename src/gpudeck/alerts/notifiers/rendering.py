@@ -1,7 +1,7 @@
-"""A message, and as text that is sent, escaped for chats. Pure.
+"""Messages, and their text, escaped for chats. Pure.
 
-Names of hosts, jobs and people come from anywhere: none may mention a whole channel, look like a link or be taken for
-HTML. Characters that a chat acts upon are separated with a zero-width space, which works for all services of Apprise.
+Names of hosts, jobs and users are untrusted: none may mention a whole channel, look like a link or be taken for HTML. A
+zero-width space separates characters that a chat would interpret, which works for all services of Apprise.
 """
 
 import re
@@ -28,20 +28,19 @@ class Subject(Struct, frozen=True):
 
 
 class MailContent(Struct, frozen=True):
-    """What a mail says in place of a message's lines: the same as HTML and as plain text, escaped."""
+    """The body of a mail in place of the message's lines: the same as HTML and as plain text, escaped."""
 
     html: str
     text: str
 
 
 class Message(Struct, frozen=True, kw_only=True):
-    """`key` says which news it is: the same key is sent to a channel once, also after a restart of the hub.
+    """Each key is sent to a destination once, also after a restart of the hub.
 
-    `rule` is what people mute and routes name: the name of the alert's rule, of the reservation's event, "watch",
-    "ask" or "digest". `title` is one line without its full stop, `lines` are the details, one subject each, `action` is
-    the next step. `labels` are those of the host, with "host" and "model" where one is concerned. `accounts` are the
-    accounts that it concerns: their own channels get it in addition to those of the routes. Text is plain: the
-    sender escapes it for where it goes.
+    `rule` is the topic that users mute and routes name: the name of the alert's rule, "watch", "ask" or "digest".
+    `title` is one line without its full stop, `lines` are the details, one subject each, `action` is the next step.
+    `labels` are those of the host, with "host" and "model" if it is about one. `accounts` are the accounts that it
+    concerns: their own channels get it in addition to those of the routes. Text is plain: the sender escapes it.
     """
 
     key: str
@@ -57,12 +56,12 @@ class Message(Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = field(default_factory=dict)
     accounts: tuple[str, ...] = ()
     text: str = ""
-    """The channel's own words in place of all others, sent as they are; `{host}` in it is the host's name."""
+    """The channel's own text, sent as it is in place of title and lines; `{host}` is replaced by the host's name."""
     is_personal: bool = False
-    """For `accounts` alone, and for no channel of the operators."""
+    """It is sent to `accounts` alone."""
     mail: MailContent | None = None
     subjects: tuple[Subject, ...] = ()
-    """The alerts of a grouped message: it goes to every destination that one of them would go to."""
+    """The alerts of a grouped message: it goes to all destinations of each of them."""
 
 
 _GAP = "\u200b"
@@ -82,32 +81,32 @@ _MAX_TITLE = 200
 _MAX_LINES = 30
 _MAX_LINE = 400
 _MAX_BODY = 3000
-"""What Telegram, Slack and ntfy take in one piece."""
+"""The size that Telegram, Slack and ntfy take in one message."""
 
 Escape = Callable[[str], str]
 
 
 def for_chat(text: str) -> str:
-    """Text that no chat interprets as markup."""
+    """Text without markup for any chat."""
     return _MARKS.sub(_GAP, clean(text))
 
 
 def for_slack(text: str) -> str:
-    """The same for what is sent to Slack as it is: three characters have to be written in another way."""
+    """The same for Slack's own API, where three more characters are escaped."""
     return for_chat(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 class RenderedMessage(Struct, frozen=True):
-    """`title` is one line. `body` may be empty. `page` is the address of the page, of ours alone."""
+    """`title` is one line. `body` may be empty."""
 
     title: str
     body: str
     mood: str
-    """How Apprise calls it: info, success, warning, failure."""
+    """Apprise's type: info, success, warning, failure."""
 
 
 def render(message: Message, escaped: Escape, page: str | None = None) -> RenderedMessage:
-    """`escaped` is for where it goes: see `escape`."""
+    """`escaped` is the function for its destination (see `escape_for`), `page` the address of the hub's page."""
     lines = [escaped(_cut(line, _MAX_LINE)) for line in message.lines[:_MAX_LINES]]
     if more := len(message.lines) - _MAX_LINES:
         lines += [f"… and {more} more"] if more > 0 else []
@@ -116,13 +115,13 @@ def render(message: Message, escaped: Escape, page: str | None = None) -> Render
     link = f"{page.rstrip('/')}/{message.link}" if page and message.link else page or ""
     title = escaped(_cut(message.title, _MAX_TITLE))
     if message.text:
-        # Its marks are meant; a host's name is not the operator's.
+        # The operator's text may have markup, the host's name not.
         title = message.text.replace("{host}", escaped(message.labels.get("host", "")))
     return RenderedMessage(title, "\n".join(part for part in (body, link) if part), _mood(message))
 
 
 def escape_for(scheme: str) -> Escape:
-    """Mail and machines get the text as it is, all others what no chat acts upon."""
+    """Mail and machines get the text as it is, all others text without markup."""
     return clean if scheme in _AS_IT_IS else for_chat
 
 

@@ -12,16 +12,13 @@ from gpudeck.auth.settings import UserSettings
 from gpudeck.model.event import SEVERITIES
 
 BOT: Final = "chat.slack"
-"""The bot as a channel: it writes to people by themselves, and no route names it. No channel of the settings can be
-called so."""
-
-
+"""The bot as a channel: it writes to single users, and no route names it. No configured channel can have this name."""
 INBOX: Final = "inbox"
-"""A channel of the hub itself that reaches every account, if there is one. No setting names it."""
+"""The channel that takes the personal messages of a demo. No setting names it."""
 
 
 class Destination(Struct, frozen=True):
-    """A channel; with `account` one user, whom that channel reaches directly."""
+    """A channel, or with `account` one user whom that channel reaches directly."""
 
     channel: str
     account: str | None = None
@@ -39,10 +36,10 @@ IsMuted = Callable[[str, str], bool]
 def find_destinations(
     message: Message, settings: NotifySettings, user_of: FindUser, is_muted: IsMuted, *, has_bot: bool = False
 ) -> list[Destination]:
-    """Each once. A user with mail and Slack gets both; one who muted the rule gets none, and no channel does in their
-    place. What concerns several goes wherever it would go for one of them.
+    """Each once. A user with mail and Slack gets both; a user who muted the rule gets none. A message with several
+    subjects goes to the destinations of each.
 
-    Where there is a bot (`has_bot`) it writes to people in Slack, unless `notify.slack` names a channel for that.
+    If there is a bot (`has_bot`), it writes to users in Slack, unless `notify.slack` names a channel for that.
     """
     subjects = message.subjects or (Subject(message.rule, message.labels, message.accounts),)
     found: list[Destination] = []
@@ -68,7 +65,7 @@ def _ways_to(account: str, settings: NotifySettings, user: UserSettings, *, has_
 
 
 def _find_channels(message: Message, subject: Subject, settings: NotifySettings, user_of: FindUser) -> Sequence[str]:
-    # A channel with the event of that name has the news already.
+    # A channel with the event of that name gets that event instead.
     all_channels = [name for name, channel in settings.channels.items() if subject.rule not in channel.events]
     routes = settings.routes or [RouteSettings(to=all_channels)]
     groups = [group for account in subject.accounts if (group := user_of(account).group) is not None]

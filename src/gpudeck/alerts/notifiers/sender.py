@@ -1,11 +1,10 @@
-"""The sender process of a channel: reads one request after another from its standard input, answers each with one line.
+"""The sender process of a channel: reads requests from its standard input, and answers each with one line.
 
-It ends when its input ends, when the hub dies, and when a request takes longer than it may. Its memory is limited, so
-that a service that answers without end harms nothing else.
+It ends when its input ends, when the hub dies, and when a request misses its deadline. Its memory is limited, against
+services that answer without end.
 
-Messages go to a webhook (`NOTIFIERS`), to a plugin, or through Apprise where it is installed (gpudeck[apprise]).
-Apprise says why it failed in its log alone: that is read here, matched against known reasons, and never repeated, as it
-may contain a secret.
+Messages go to a webhook (`NOTIFIERS`), to a plugin, or through Apprise if that is installed (gpudeck[apprise]). Apprise
+logs why it failed: the log is matched against known reasons, and never repeated, as it may contain a secret.
 """
 
 import contextlib
@@ -35,7 +34,7 @@ from gpudeck.model.plugins import Plugin, find_plugins, is_installed, pip_comman
 
 _MEMORY: Final = 1 << 30
 _SPARE_SECONDS: Final = 2.0
-"""The hub ends us when the time is up; we end ourselves only if it did not."""
+"""The hub ends this process at the deadline. If it does not, the process ends itself so much later."""
 _HOST = SendResult("temporary", "the name of its host cannot be found.", "Check the host in the address, and the DNS.")
 _REFUSES = SendResult("temporary", "its host refuses the connection.", "Check host and port; is the service running?")
 _UNREACHABLE = SendResult(
@@ -92,7 +91,7 @@ def main() -> None:
     die_with_parent()
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
-    # Whatever a library prints must not get between the answers, nor anywhere else: it may hold a secret.
+    # Discard what libraries print: it may contain a secret, and must not get between the answers.
     answers = os.fdopen(os.dup(1), "wb")
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -128,7 +127,7 @@ def of_status(status: int) -> SendResult:
 
 
 def of_words(said: str) -> SendResult:
-    """From what a library said, which may be secret in part."""
+    """From the log of a library, which may contain a secret."""
     said = said.lower()
     if found := re.search(r"\berror=([1-5][0-9]{2})\b", said):
         return of_status(int(found[1]))
@@ -136,7 +135,7 @@ def of_words(said: str) -> SendResult:
 
 
 def write_text(message: Message, page: str | None) -> str:
-    """As Slack's own marks have it, the title in bold; a text of the operator's own as it is."""
+    """In Slack's markup, with the title in bold; the channel's own text as it is."""
     rendered = render(message, for_slack, page)
     title = rendered.title if message.text else f"*{rendered.title.replace('*', '∗')}*"
     return f"{title}\n{rendered.body}" if rendered.body else title
@@ -146,7 +145,7 @@ def post(request: SendRequest) -> SendResult:
     body = msgspec.json.encode({"text": write_text(request.message, request.page)})
     fetcher = BlockingFetcher(seconds=request.seconds)
     try:
-        # Whatever it has to say: a little of it is enough.
+        # The content of the answer does not matter.
         headers = {"Content-Type": "application/json"}
         answer = fetcher.post(request.url, body, headers, bytes_at_most=_MAX_ANSWER, is_cut=True)
     except PluginError as error:
@@ -178,7 +177,7 @@ def _send_with(plugin: Plugin, request: SendRequest) -> SendResult:
     try:
         result = plugin.load()(request)
     except Exception as error:  # noqa: BLE001 - whatever a plugin does, its sender goes on
-        # Without the error's own words, which may hold the address.
+        # Without the error's message, which may contain the address.
         kind = type(error.__cause__ or error).__name__
         return SendResult("temporary", f"{plugin.label} failed with {kind}.", "Look at the plugin's documentation.")
     if isinstance(result, SendResult):
@@ -221,8 +220,8 @@ def _send(request: SendRequest) -> SendResult:
 
 
 def _send_mail(service: Any, title: str, content: MailContent, seconds: float) -> SendResult:
-    """With an HTML part and a plain text of its own, which Apprise cannot. `service` is what it read from the channel's
-    address: server, sender and recipients."""
+    """With an HTML part and our own plain text, which Apprise cannot send. `service` is Apprise's, with the server, the
+    sender and the recipients of the channel's address."""
     name, sender = service.from_addr
     recipients = [address for _, address in service.targets]
     mail = EmailMessage()
@@ -231,7 +230,7 @@ def _send_mail(service: Any, title: str, content: MailContent, seconds: float) -
     mail["To"] = ", ".join(recipients)
     mail["Date"] = formatdate(localtime=True)
     mail["Message-ID"] = make_msgid(domain=sender.rpartition("@")[2] or None)
-    # Programs that answer mails leave it alone.
+    # No automatic replies.
     mail["Auto-Submitted"] = "auto-generated"
     for header, others in (("Cc", service.cc), ("Reply-To", service.reply_to)):
         if others:
@@ -263,7 +262,7 @@ def _connect(service: Any, seconds: float) -> smtplib.SMTP:
 
 
 def _address(parts: dict[str, Any], recipient: str) -> bool:
-    """Replace all recipients by this one. False where the service cannot do that."""
+    """Replace all recipients by this one. False if the service cannot do that."""
     if parts["schema"] in _MAIL:
         parts["targets"] = [recipient]
         for copy in ("cc", "bcc"):
@@ -283,7 +282,7 @@ def _unknown_address(scheme: str) -> SendResult:
 
 @contextlib.contextmanager
 def _listening() -> Iterator[list[str]]:
-    """What Apprise says meanwhile, down to its remarks about sockets."""
+    """The log of Apprise meanwhile."""
     said: list[str] = []
     handler = logging.Handler(logging.DEBUG)
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]

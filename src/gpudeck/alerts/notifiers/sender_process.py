@@ -1,7 +1,6 @@
-"""The hub's side of a channel's sender process: started with the first message, ended when there is nothing to do.
+"""The hub's side of a channel's sender process, which is started with the first message and ended when it is idle.
 
-A service that hangs is killed with its process, and no other channel notices. Request and result are each a line of
-JSON.
+If a service hangs, its process is killed, and other channels are not affected. Request and result are lines of JSON.
 """
 
 import asyncio
@@ -15,12 +14,12 @@ from gpudeck.child_process import end, python_module, start
 from gpudeck.model.errors import PluginError, Refused, Temporary
 
 START_SECONDS: Final = 20.0
-"""For a process to begin on a busy machine; the time after that counts, but its begin cannot be seen."""
+"""Added to the deadline of the first request, for the start of the process on a busy machine."""
 
 
 class SendRequest(Struct, frozen=True, kw_only=True):
-    """One message to one place. `url` is a secret. `recipient` is a mail address or a member ID of Slack, where it is
-    for one person; `page` is the address of our page."""
+    """A message to one destination. `url` is a secret. `recipient` is a mail address or a member ID of Slack for one
+    user; `page` is the address of the hub's page."""
 
     url: str
     message: Message
@@ -30,8 +29,8 @@ class SendRequest(Struct, frozen=True, kw_only=True):
 
 
 class SendResult(Struct, frozen=True):
-    """The result of sending. `words` are a sentence about the place, and hold neither its address nor a secret. `hint`
-    is the next step, for the operator. `unreached`: the service works, and refuses this recipient."""
+    """The result of sending. `words` are a sentence about the service, without its address or a secret. `hint` is the
+    next step for the operator. `unreached`: the service works, and refuses this recipient."""
 
     kind: Literal["sent", "temporary", "refused", "unreached"]
     words: str = ""
@@ -42,7 +41,7 @@ SENT = SendResult("sent")
 
 
 class Unreached(Refused):
-    """One recipient cannot be reached; the channel takes what is for others."""
+    """One recipient cannot be reached; the channel works for others."""
 
 
 class SenderProcess:
@@ -52,7 +51,7 @@ class SenderProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     async def send(self, request: SendRequest) -> None:
-        """Returns when the service has taken it. Raises Temporary or Refused, with words that hold no secret."""
+        """Returns when the service has taken it. Raises Temporary or Refused, without a secret."""
         is_new = self._process is None
         process = self._process = self._process or await start(python_module("gpudeck.alerts.notifiers.sender"))
         if process.stdin is None or process.stdout is None:
