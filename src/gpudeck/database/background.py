@@ -140,10 +140,13 @@ class LocalCopy(Generic[_T]):
         self._kind = kind
         self._is_failing = False
         self._writing = threading.Lock()
+        self._written = b""
 
     async def write(self, content: _T) -> None:
-        """A copy that cannot be written is logged once."""
+        """Write the content if it has changed. A copy that cannot be written is logged once."""
         body = msgspec.json.encode(content)
+        if body == self._written:
+            return
         try:
             await asyncio.to_thread(self._replace, body)
         except OSError as error:
@@ -151,7 +154,7 @@ class LocalCopy(Generic[_T]):
                 log.warning("%s cannot be written: %s", self._file, error.strerror)
             self._is_failing = True
         else:
-            self._is_failing = False
+            self._is_failing, self._written = False, body
 
     def _replace(self, body: bytes) -> None:
         # A write whose caller was cancelled may still be running: it must not come last.

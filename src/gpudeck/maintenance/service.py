@@ -1,8 +1,7 @@
-"""Maintenance windows of hosts and GPUs, shown in the fleet while they count, with events when one begins and ends; and
+"""Maintenance windows of hosts and GPUs, shown in the fleet while they count, with events at their start and end; and
 notes on hosts, one short text each.
 
-All windows that count, or ended within the last day, are in memory: there are few of them, and everything that looks at
-the fleet asks for them.
+All windows that count, or ended within the last day, are in memory: they are few, and needed everywhere.
 """
 
 import asyncio
@@ -40,10 +39,10 @@ log = logging.getLogger(__name__)
 
 FILE_NAME: Final = "maintenance.json"
 KEPT_SECONDS: Final = 86_400.0
-"""How long a window stays in memory after its end: reports of its time may still arrive."""
+"""How long a window stays in memory after its end: late reports of that time may still arrive."""
 FURTHEST: Final = 3660 * 86_400.0
 LATE_SECONDS: Final = 120.0
-"""A start that is past by no more than this means now."""
+"""A start that is past by at most this means now."""
 MAX_WINDOWS: Final = 1000
 MAX_NOTE: Final = 1000
 _RELOAD_SECONDS: Final = 600.0
@@ -52,7 +51,7 @@ _SHARED_RELOAD_SECONDS: Final = 1.0
 
 
 class MaintenanceService(Service):
-    """`windows` is what others ask and plan with, `notes` are those on hosts."""
+    """`windows` plans maintenance and lists it, `notes` are those on hosts."""
 
     name = "maintenance"
 
@@ -67,8 +66,8 @@ class MaintenanceService(Service):
         now: Clock = clock.wall,
         add_found: Callable[[Event], None] | None = None,
     ) -> None:
-        """`add_found` takes what each of several hubs finds: what has begun or ended. `data_dir` has the copy of what
-        was known last. `fleet` is the name under which a demo's are kept apart."""
+        """`add_found` takes events that every hub of a cluster finds. `data_dir` has a copy for a start without the
+        database. `fleet` separates the windows of a demo from real ones."""
         self._add_found = add_found or events.add
         self._hub = hub
         self._now = now
@@ -78,12 +77,11 @@ class MaintenanceService(Service):
         self._copy = (
             None if data_dir is None or fleet != REAL else LocalCopy(data_dir / FILE_NAME, list[MaintenanceWindow])
         )
-        self._copied: list[MaintenanceWindow] | None = None
         self._loaded_at = float("-inf")
         self.task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        """Raises Temporary when the database does not answer; then those of the last time count."""
+        """Raises Temporary if the database does not answer; the windows of the copy count then."""
         try:
             await self._load()
         except Temporary:
@@ -93,13 +91,13 @@ class MaintenanceService(Service):
             raise
 
     def on_second(self) -> None:
-        """Look, and ask the database unless the last question is still being answered."""
+        """Update, and start to use the database unless that is still going on."""
         self.update()
         if self.task is None or self.task.done():
             self.task = asyncio.get_running_loop().create_task(self._bring_up_to_date())
 
     def update(self) -> None:
-        """Show what counts now, and say what has begun or ended since the last look."""
+        """Show the windows that count now, and emit events of those that have begun or ended since the last call."""
         now = self._now()
         self._show_notes()
         self._hub.fleet.drain(self.windows.all, now)
@@ -122,14 +120,12 @@ class MaintenanceService(Service):
         await cancel_tasks(self.task)
 
     async def _bring_up_to_date(self) -> None:
-        """What is known already counts while the database does not answer: the hub says so elsewhere."""
         try:
             pause = _SHARED_RELOAD_SECONDS if self.windows.is_shared else _RELOAD_SECONDS
             if not 0 <= self._now() - self._loaded_at < pause:
                 await self._load()
-            if self._copy is not None and self.windows.all != self._copied:
-                self._copied = self.windows.all
-                await self._copy.write(self._copied)
+            if self._copy is not None:
+                await self._copy.write(self.windows.all)
         except Temporary as error:
             log.debug("maintenance windows cannot be read: %s", error)
         except Exception:
@@ -142,8 +138,8 @@ class MaintenanceService(Service):
 
 
 class MaintenanceRequest(Struct, frozen=True, kw_only=True):
-    """`host` is a name or an id; `gpu` is a GPU's number there or its UUID, None: the whole host. None as `start` means
-    now; without `end` and `length` it lasts until it is ended."""
+    """`host` is a name or an id; `gpu` is the number or UUID of a GPU, None for the whole host. None as `start`
+    means now; without `end` and `length` it lasts until it is ended."""
 
     host: str
     gpu: str | None = None
@@ -154,7 +150,7 @@ class MaintenanceRequest(Struct, frozen=True, kw_only=True):
 
 
 class MaintenanceWindows(FleetStore):
-    """`load` once. `changed` is called after each change. All that asks the database raises Temporary."""
+    """`load` once. `changed` is called after each change. Methods that use the database raise Temporary."""
 
     def __init__(
         self,
@@ -177,12 +173,12 @@ class MaintenanceWindows(FleetStore):
         self.adopt(await self.select(MaintenanceWindow, table, is_open))
 
     def adopt(self, windows: list[MaintenanceWindow]) -> None:
-        """What was known last, until it can be read."""
+        """Use the windows of a copy until they can be read."""
         self._take(windows)
         self.is_loaded = True
 
     def open_at(self, now: float) -> list[MaintenanceWindow]:
-        """Those that count now or later."""
+        """Windows that count now or later."""
         return [one for one in self.all if one.end is None or one.end > now]
 
     def show_all(self) -> MaintenanceList:
@@ -194,7 +190,7 @@ class MaintenanceWindows(FleetStore):
         return ShownMaintenance(**asdict(window), state=window.state_at(self._now()), is_there=is_there)
 
     def find_gpus(self, window: MaintenanceWindow) -> set[str]:
-        """The UUIDs of the GPUs that it is of, as far as they are in the fleet."""
+        """The UUIDs of its GPUs that are in the fleet."""
         return {
             gpu.uuid
             for host in self._hosts_of(window)
@@ -203,7 +199,7 @@ class MaintenanceWindows(FleetStore):
         }
 
     async def plan(self, wanted: MaintenanceRequest, by: str) -> tuple[MaintenanceWindow, MaintenanceWindow | None]:
-        """The window, and what it was before where one that runs then was changed. Raises RequestRefused."""
+        """The window, and its state before if it changes one that runs then. Raises RequestRefused."""
         now = self._now()
         host = self.find_host(wanted.host)
         gpu, label = (None, None) if wanted.gpu is None else _find_gpu(host, wanted.gpu)
@@ -229,8 +225,7 @@ class MaintenanceWindows(FleetStore):
         return made, None
 
     async def end(self, number: int) -> MaintenanceWindow:
-        """One that runs ends now, one that is planned is as if it had never been. Returns it as it was. Raises
-        RequestRefused."""
+        """End a running window now, or delete a planned one. Returns it as it was. Raises RequestRefused."""
         now = self._now()
         before = next((one for one in self.open_at(now) if one.id == number), None)
         if before is None:
@@ -290,7 +285,7 @@ def event_of(window: MaintenanceWindow, kind: str, title: str, now: float) -> Ev
 
 
 def _find_gpu(host: HostState, wanted: str) -> tuple[str, str]:
-    """UUID and number. A board that is cut into MIG instances is drained with all that it has or gets."""
+    """UUID and number. A board that is split into MIG instances is drained with all present and later instances."""
     gpus = list(host.gpus.values())
     for gpu in gpus:
         if wanted in {gpu.label, gpu.uuid}:
@@ -305,26 +300,25 @@ def _find_gpu(host: HostState, wanted: str) -> tuple[str, str]:
 
 
 def _read_span(wanted: MaintenanceRequest, now: float) -> tuple[float, float | None]:
-    start, end = wanted.start, wanted.end
-    if wanted.length is not None:
-        end = math.floor(now if start is None else max(start, now)) + wanted.length
-    if start is not None and start < now - LATE_SECONDS:
+    """In whole seconds, as reservations."""
+    start = now if wanted.start is None else wanted.start
+    if start < now - LATE_SECONDS:
         ago = show_length(now - start)
         raise RequestRefused(400, "past", f"start: that is {ago} ago.", "Leave it out to begin now.")
-    begins = now if start is None else max(start, now)
+    start = float(math.floor(max(start, now)))
+    end = wanted.end if wanted.length is None else start + wanted.length
     if end is not None and end <= now:
         raise RequestRefused(400, "past", f"end: that is {show_length(now - end)} ago.", "End later than now.")
-    if end is not None and end <= begins:
+    if end is not None and end <= start:
         raise RequestRefused(400, "bad_request", "end: it would end before it begins.", "Give a later end.")
-    if max(begins, end or 0.0) > now + FURTHEST:
+    if max(start, end or 0.0) > now + FURTHEST:
         hint = "Leave the end out to drain until it is ended."
         raise RequestRefused(400, "bad_request", "that is more than ten years away.", hint)
-    # Whole seconds, as reservations have them.
-    return float(math.floor(begins)), None if end is None else float(math.ceil(end))
+    return start, None if end is None else float(math.ceil(end))
 
 
 class HostNotes(FleetStore):
-    """`load` once; all that asks the database raises Temporary. `show` is called after each change."""
+    """`load` once. `show` is called after each change. Methods that use the database raise Temporary."""
 
     def __init__(
         self,
@@ -351,8 +345,8 @@ class HostNotes(FleetStore):
         self._show()
 
     def by_host(self) -> dict[str, HostNote]:
-        """By the id of the host. A host that was installed anew has another id: where none has that of a note, the one
-        with its name is meant."""
+        """By the id of the host. If no host has the id of a note, the hosts with its name get it: a host that was
+        installed again has another id."""
         found: dict[str, HostNote] = {}
         for (host_id, name), note in self.all.items():
             if host_id in self._state.hosts:
@@ -362,7 +356,7 @@ class HostNotes(FleetStore):
         return found
 
     async def write(self, host_id: str, name: str, text: str, by: str) -> HostNote | None:
-        """None where the text is empty: there is no note any more."""
+        """None if the text is empty, which removes the note."""
         text = clean(" ".join(text.split()))[:MAX_NOTE]
         note = HostNote(text, by, round(self._now(), 3)) if text else None
         old = {key for key in self.all if host_id == key[0] or (name == key[1] and key[0] not in self._state.hosts)}

@@ -1,11 +1,11 @@
-"""The queue of one machine without a hub: files with locks that the kernel drops when a process ends.
+"""The queue of one machine without a hub: files with locks that the kernel releases when a process ends.
 
     line             locked briefly for every read and change
-    ticket-NUMBER    one waiting request; locked by its process
-    gpu-UUID         locked by the process that got that GPU, as long as its command runs
+    ticket-NUMBER    a waiting request; locked by its process
+    gpu-UUID         a granted GPU; locked by its process while the command runs
 
 Each waiting process applies the rules of the hub and takes only its own grant. A ticket without a lock belongs to a
-dead process and is ignored, as is one whose process has not looked for a minute (stopped with Ctrl-Z).
+dead process and is ignored, as is one whose process has not polled for a minute (stopped with Ctrl-Z).
 """
 
 import contextlib
@@ -32,7 +32,7 @@ _TICKET: Final = re.compile(r"ticket-([0-9]{1,18})")
 
 
 class Ticket(Struct, frozen=True):
-    """What a ticket says. `created_at` is on this machine's clock."""
+    """The content of a ticket. `created_at` is by this machine's clock."""
 
     user: str
     created_at: float
@@ -40,23 +40,23 @@ class Ticket(Struct, frozen=True):
 
 
 class ClaimFile(Struct, frozen=True):
-    """The content of a GPU's file: until when it is claimed for a command that gpudeck does not run itself."""
+    """The content of a GPU's file: until when it is claimed for a command that gpudeck does not run."""
 
     user: str
     until: float
 
 
 def taken_here(uuids: Iterable[str]) -> frozenset[str]:
-    """Which of these GPUs were granted by the queue of this machine. Makes no folder."""
+    """The GPUs among these that the queue of this machine has granted. Makes no folder."""
     now = time.time()
     places = find_places()
     return frozenset(uuid for uuid in uuids if any(_is_taken(_gpu_file(place, uuid), now) for place in places))
 
 
 class LocalQueue:
-    """A place in the line of this machine. `poll` until it is granted, then `close` when its command has ended.
+    """A request in the queue of this machine. `poll` until it is granted, and `close` when its command has ended.
 
-    `read` gives the GPUs of this machine and may block for seconds.
+    `read` returns the GPUs of this machine and may block for seconds.
     """
 
     def __init__(
@@ -78,16 +78,16 @@ class LocalQueue:
         self._given: list[int] = []
 
     def join(self) -> None:
-        """Behind all who are there. Raises OSError."""
+        """Join at the end of the queue. Raises OSError."""
         with self._alone():
             numbers = [number for number, _ in self._tickets()]
-            # A dead ticket of another user cannot be removed, and its number cannot be used again.
+            # A dead ticket of another user cannot be removed: its number is not available.
             self._number = 1 + max([*numbers, *map(_number_of, self._folder.glob("ticket-*"))], default=0)
             self._file = self._folder / f"ticket-{self._number:018}"
             self._open.append(make_locked(self._file, msgspec.json.encode(self._ticket)))
 
     def poll(self) -> QueuePosition:
-        """Where it stands now, and whether it was granted. The GPUs of a grant are locked until `close`."""
+        """The position now, and whether it was granted. Granted GPUs are locked until `close`."""
         gpus = self._read()
         now = time.time()
         with self._alone():
@@ -106,13 +106,13 @@ class LocalQueue:
         return self._places.show(replace(_request(self._number, self._ticket), granted=granted))
 
     def keep(self, seconds: float) -> None:
-        """Keep what was granted for so long, though this process ends: for a command that is not ours to run."""
+        """Keep the granted GPUs claimed when this process ends, for a command that gpudeck does not run."""
         kept = msgspec.json.encode(ClaimFile(self._ticket.user, time.time() + seconds))
         for descriptor in self._given:
             os.pwrite(descriptor, kept, 0)
 
     def close(self) -> None:
-        """Leave the line, or let go of what was granted."""
+        """Leave the queue, or release the granted GPUs."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.unlink()
@@ -130,7 +130,7 @@ class LocalQueue:
             os.close(descriptor)
 
     def _tickets(self, now: float | None = None) -> list[tuple[int, Ticket]]:
-        """Those whose owners live and look; in the order in which they came."""
+        """The tickets of processes that live and poll, the oldest first."""
         found = []
         for file in sorted(self._folder.glob("ticket-*"), key=_number_of):
             ticket = self._ticket if file == self._file else _read_ticket(file, now, self._settings.forget)
@@ -154,7 +154,7 @@ class LocalQueue:
 
 
 def _in_line(tickets: Iterable[tuple[int, Ticket]]) -> list[Request]:
-    """The number says who came first: clocks are set, and every user can write any time."""
+    """In the order of their numbers: users can write any time into a ticket."""
     latest = 0.0
     found = []
     for number, ticket in tickets:
@@ -185,15 +185,15 @@ def _gpu_file(folder: Path, uuid: str) -> Path:
 
 
 def _open_shared(file: Path) -> int:
-    """A file that all may lock. Not made and opened in one: in a folder such as this the kernel refuses that for a file
-    of another user (fs.protected_regular)."""
+    """A file that all users may lock. Created and opened in two steps: in sticky folders the kernel refuses O_CREAT for
+    a file of another user (fs.protected_regular)."""
     for _ in range(10):
         try:
             descriptor = os.open(file, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             with contextlib.suppress(FileExistsError):
                 made = os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
-                # Whatever this user's umask says.
+                # Regardless of the umask.
                 os.fchmod(made, 0o666)
                 return made
             continue
@@ -205,7 +205,7 @@ def _open_shared(file: Path) -> int:
 
 
 def _lock_all(files: Iterable[Path]) -> list[int] | None:
-    """All of them, or none: another process may just be looking at one."""
+    """All of them, or none: another process may hold a lock for a moment."""
     descriptors: list[int] = []
     try:
         for file in files:
@@ -220,7 +220,7 @@ def _lock_all(files: Iterable[Path]) -> list[int] | None:
 
 
 def _is_taken(file: Path, now: float) -> bool:
-    """Whether a live process has it locked, or it is claimed for a little longer."""
+    """Whether a live process has it locked, or it is still claimed."""
     text, is_locked = look_at(file)
     if is_locked or not text:
         return is_locked
@@ -228,12 +228,12 @@ def _is_taken(file: Path, now: float) -> bool:
         kept = msgspec.json.decode(text, type=ClaimFile)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
-    # A time that is far off is none of ours.
+    # No claim lasts longer than an hour.
     return now < kept.until <= now + 3600
 
 
 def _read_ticket(file: Path, now: float | None, forget: float) -> Ticket | None:
-    """None without a live process that has it locked; then it is removed, if possible."""
+    """None if no live process has it locked; it is removed then, if possible."""
     text, is_locked = look_at(file)
     if not is_locked:
         with contextlib.suppress(OSError):

@@ -1,11 +1,11 @@
 """Decides which request of the queue gets which GPUs, the position of the others, and an estimate of their wait. Pure.
 
 First come, first served among the requests that can be met: a request for one GPU does not wait behind one for eight.
-After the operator's `patience`, the oldest request for a kind of GPU is not overtaken any more: suitable GPUs are
-claimed for it as they become free, until there are enough. A request that the fleet can never meet claims nothing.
+After `patience` seconds, the oldest request for a kind of GPU is not overtaken any more: suitable GPUs are claimed for
+it as they become free, until there are enough. A request that the fleet can never meet claims nothing.
 
-The estimate: where F GPUs fit and programs run T seconds on average, one becomes free every T/F seconds; a request
-that needs D of them, with those before it, waits for D such ends. There is none for several GPUs of one host.
+The estimate: if F GPUs fit and programs run T seconds on average, one becomes free every T/F seconds; a request that
+needs D of them, including those of earlier requests, waits for D ends. There is none for several GPUs of one host.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,10 +32,9 @@ from gpudeck.model.gpu_request import (
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """A request. `user` is the account's name, where there is one, else the login that the client sent.
+    """A request. `user` is the account's name, if there is one, else the login that the client sent.
 
-    `key` is the client's own: two requests with the same one are one. Times are Unix seconds on the
-    hub's clock.
+    The client chooses `key`: two requests with the same key are one. Times are Unix seconds on the hub's clock.
     """
 
     id: int
@@ -58,19 +57,19 @@ def grant_of(gpu: CandidateGpu) -> GrantedGpu:
 
 
 FEWEST: Final = 10
-"""So many programs have to have ended on such GPUs: the mean of fewer says nothing."""
+"""An estimate needs so many ended programs."""
 
 
 class ScheduledGrant(Struct, frozen=True):
-    """What a request gets now."""
+    """The GPUs that a request gets now."""
 
     request: int
     gpus: list[CandidateGpu]
 
 
 class Schedule(Struct, frozen=True):
-    """`claimed` are the free GPUs that are claimed for a request: its id by their UUID. `impossible` are the requests
-    that the fleet cannot meet now."""
+    """`claimed` are free GPUs that are claimed for a request: its id by their UUID. `impossible` are requests that the
+    fleet cannot meet now, even if all GPUs were free."""
 
     grants: list[ScheduledGrant]
     claimed: dict[str, int]
@@ -80,8 +79,8 @@ class Schedule(Struct, frozen=True):
 def schedule(
     requests: Iterable[Request], gpus: Sequence[CandidateGpu], now: float, *, patience: float = 600.0
 ) -> Schedule:
-    """`gpus` are all of the fleet. What was granted before and is still claimed is not offered, whatever the fleet
-    says: its process may not have appeared yet."""
+    """`gpus` are all of the fleet. Granted GPUs are not offered, even if they look free: the process may not have
+    started yet."""
     known = list(requests)
     given = {gpu.uuid for one in known if one.granted is not None for gpu in one.granted.gpus}
     waiting = sorted((one for one in known if one.granted is None), key=lambda one: one.order)
@@ -93,10 +92,10 @@ def schedule(
 
 
 class _Allocation:
-    """Serves requests one after the other with what is left of the free GPUs."""
+    """Serves requests one after the other with the remaining free GPUs."""
 
     def __init__(self, free: dict[str, CandidateGpu], stock: list[CandidateGpu]) -> None:
-        """`stock` is what the fleet has, in use or not. Many requests are the same: each kind is matched once."""
+        """`stock` are all usable GPUs of the fleet, in use or not. Each kind of request is matched once."""
         self.grants: list[ScheduledGrant] = []
         self.claimed: dict[str, int] = {}
         self.impossible: set[int] = set()
@@ -104,13 +103,13 @@ class _Allocation:
         self._owners = {gpu.reserved_by for gpu in free.values()}
         self._of_kind = cache(lambda kind: [gpu for gpu in stock if matches(gpu, kind)])
         self._find = cache(self._find_fitting)
-        # By what is wanted: comparing sets of thousands takes longer than all else here.
+        # By request, as comparing large sets is slow.
         self._claims: dict[GpuRequest, frozenset[str]] = {}
         self._tried: set[tuple[GpuRequest, str]] = set()
 
     def serve(self, one: Request, *, is_impatient: bool) -> None:
         wanted = replace(one.wanted, near=None)
-        # What is free only becomes less from here on: the same request as one that got nothing gets nothing.
+        # Free GPUs only become fewer: a request like one that got nothing gets nothing.
         attempt = (wanted, one.user if one.user in self._owners else "")
         chosen = None if attempt in self._tried else choose(one.wanted, self._usable(one))
         if chosen is not None:
@@ -129,7 +128,7 @@ class _Allocation:
         self._claims[wanted] = fitting
 
     def _find_fitting(self, wanted: GpuRequest) -> frozenset[str] | None:
-        """The UUIDs of all that could be part of it; None where there are not enough."""
+        """The UUIDs of all suitable GPUs; None if there are not enough."""
         fitting = self._of_kind(wanted.kind)
         if wanted.same_host:
             fitting = [gpu for gpus in by_host(fitting).values() if len(gpus) >= wanted.gpus for gpu in gpus]
@@ -144,8 +143,8 @@ class _Allocation:
 
 
 def _keep(wanted: GpuRequest, usable: Sequence[CandidateGpu], fitting: frozenset[str]) -> list[CandidateGpu]:
-    """What of the usable GPUs brings a request nearer to what it wants. On one host, that which already has the most:
-    so the hub itself never takes a claim back."""
+    """The usable GPUs to claim for a request. For one host, those of the host with the most: so the claims do not move
+    to another host later."""
     ranked = rank((gpu for gpu in usable if gpu.uuid in fitting), wanted.near)
     if not wanted.same_host:
         return ranked[: wanted.gpus]
