@@ -196,7 +196,7 @@ class AlertEngine(AlertStateMachine):
     def evaluate(self, host: HostSnapshot) -> None:
         self._seen.add(host.id)
         active = self._active.get(host.id, {})
-        if host.status != "never_seen" and host.name != host.id:
+        if host.status != "never_seen" and host.name != host.id and host.name in self._active:
             # Until a host reports for the first time, its id is its name.
             for record in self._of(host.name):
                 if record.rule == "host_unreadable":
@@ -205,15 +205,20 @@ class AlertEngine(AlertStateMachine):
             self._evaluate_silent(host, active)
             return
         limits = self.thresholds.of(host.name, host.labels)
-        self._apply(self._of_hosts, host, [("", (), limits)], limits, active)
+        self._apply(self._of_hosts, host, (), limits, active)
         if not host.has_gpus:
             self._note_unread(host, active)
             if not host.gone:
                 return
         # If no GPU was preselected, rules find nothing, and only alerts may end.
-        has_gpus, names = host.gpus or host.gone, {name for name, _, _ in active}
-        rules = [one for one in self._of_gpus if has_gpus or one.name in names]
-        self._apply(rules, host, self._group_by_limits(host), limits, active)
+        rules = self._of_gpus
+        if not host.gpus and not host.gone:
+            names = {name for name, _, _ in active}
+            rules = [rule for rule in rules if rule.name in names]
+        if self._by_model:
+            self._evaluate_by_model(rules, host, active)
+        else:
+            self._apply(rules, host, host.gpus, limits, active)
 
     def finish(self, present: Collection[str] = ()) -> None:
         """After all hosts: rules about the fleet, hosts that are gone, and messages that are due. `present` are the ids
@@ -223,8 +228,7 @@ class AlertEngine(AlertStateMachine):
     def finish_in_steps(self, present: Collection[str] = ()) -> Steps[None]:
         """The same in steps, one for each host."""
         now = self._context.now
-        limits = self.thresholds.of("", {})
-        self._apply(self._of_hub, HUB, [("", (), limits)], limits, self._active.get("", {}))
+        self._apply(self._of_hub, HUB, (), self.thresholds.of("", {}), self._active.get("", {}))
         self._seen.update(present)
         yield from self._note_absent()
         self._known |= self._seen
@@ -303,8 +307,7 @@ class AlertEngine(AlertStateMachine):
     def _evaluate_silent(self, host: HostSnapshot, active: OpenAlerts) -> None:
         may_return, names = self._may_return(host), {name for name, _, _ in active}
         rules = [rule for rule in self._of_hosts if rule.sees_silent and (rule.name in names or not may_return)]
-        limits = self.thresholds.of(host.name, host.labels)
-        self._apply(rules, host, [("", (), limits)], limits, active)
+        self._apply(rules, host, (), self.thresholds.of(host.name, host.labels), active)
         why = _NOT_SEEN if host.status == "never_seen" else f"the host is {host.status}"
         for record in list(active.values()):
             if not self._rules[record.rule].sees_silent:
@@ -317,37 +320,36 @@ class AlertEngine(AlertStateMachine):
         seconds = max(RETURN_SECONDS, RETURN_BEATS * (host.view.interval_seconds or 0.0))
         return self._context.now < self._returning_since + seconds
 
-    def _group_by_limits(self, host: HostSnapshot) -> list[tuple[str, Sequence[Gpu], LimitsByRule]]:
-        """The GPUs of each model, with its limits, also if all GPUs of the model are gone. One group with the model ""
-        if no limits depend on the model."""
-        if not self._by_model:
-            return [("", host.gpus, self.thresholds.of(host.name, host.labels))]
+    def _evaluate_by_model(self, rules: Sequence[Rule], host: HostSnapshot, active: OpenAlerts) -> None:
+        """Each model has its own limits, also if all of its GPUs are gone."""
         models: dict[str, list[Gpu]] = {gpu.model: [] for gpu in host.gone}
         for gpu in host.gpus:
             models.setdefault(gpu.name, []).append(gpu)
-        return [(model, models[model], self.thresholds.of(host.name, host.labels, model)) for model in sorted(models)]
-
-    def _apply(
-        self,
-        rules: Sequence[Rule],
-        host: HostSnapshot,
-        groups: Sequence[tuple[str, Sequence[Gpu], LimitsByRule]],
-        limits: LimitsByRule,
-        active: OpenAlerts,
-    ) -> None:
-        """`limits` are those of the host, for alerts that no rule finds any more."""
-        context, names = self._context, {name for name, _, _ in active}
+        limits, open_alerts = self.thresholds.of(host.name, host.labels), _by_rule(active)
+        by_model = {model: self.thresholds.of(host.name, host.labels, model) for model in sorted(models)}
         for rule in rules:
-            # Of GPUs that are gone a rule finds all each time: the finding with the model of the group counts.
+            # Of GPUs that are gone a rule finds all each time: the group with their model counts.
             found = [
                 (finding, own[rule.name])
-                for model, gpus, own in groups
+                for model, own in by_model.items()
                 if own[rule.name].is_on
-                for finding in rule.find(host, gpus, own[rule.name], context)
-                if not model or finding.model == model
+                for finding in rule.find(host, models[model], own[rule.name], self._context)
+                if finding.model == model
             ]
-            if found or rule.name in names:
-                self._settle(rule, host, found, active, limits[rule.name])
+            if found or rule.name in open_alerts:
+                self._settle(rule, host, found, open_alerts.get(rule.name, {}), limits[rule.name])
+
+    def _apply(
+        self, rules: Sequence[Rule], host: HostSnapshot, gpus: Sequence[Gpu], limits: LimitsByRule, active: OpenAlerts
+    ) -> None:
+        """Short, as nearly all hosts of a large fleet are well."""
+        context, open_alerts = self._context, _by_rule(active)
+        for rule in rules:
+            own = limits[rule.name]
+            found = list(rule.find(host, gpus, own, context)) if own.is_on else ()
+            if found or (open_alerts and rule.name in open_alerts):
+                subjects = open_alerts.get(rule.name, {})
+                self._settle(rule, host, [(finding, own) for finding in found], subjects, own)
 
     def _settle(
         self,
@@ -370,7 +372,7 @@ class AlertEngine(AlertStateMachine):
             elif finding.is_bad and not is_drained:
                 self._start(rule, host, finding, own)
         for subject, record in list(active.items()):
-            if subject[0] == rule.name and subject not in there and host.is_chosen(record.gpu):
+            if subject not in there and host.is_chosen(record.gpu):
                 why = _why_unknown(rule, host, record) if limits.is_on else None
                 if why is not None:
                     self._note_unknown(record, why)
@@ -412,6 +414,13 @@ class AlertEngine(AlertStateMachine):
             if is_open and now - (record.told_at or now) >= self._repeat and not self.is_muted(record, now):
                 record.repeats += 1
                 self._send_again(record, now)
+
+
+def _by_rule(active: OpenAlerts) -> dict[str, OpenAlerts]:
+    found: dict[str, OpenAlerts] = {}
+    for subject, record in active.items():
+        found.setdefault(subject[0], {})[subject] = record
+    return found
 
 
 def _steady(context: FleetContext, now: float) -> FleetContext:

@@ -1,6 +1,6 @@
 """Rules about GPUs: lost, hot, throttled, with failing memory or links, slower than others, in use but idle."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ _SEVERITIES: dict[XidKind, Severity | None] = {"critical": None, "warning": "war
 _RESET = "Let its jobs end, then reset the GPU (nvidia-smi -r) or restart the host; if it comes again, replace it."
 _CARD = "Let its jobs end, then reset the GPU; if it goes on, have the card checked."
 
-Measure = Callable[[Gpu, FleetContext], float | None]
+Measure = Callable[[Sequence[Gpu], FleetContext, float], Iterable[tuple[Gpu, float]]]
+"""Those of some GPUs whose value is at least the lower limit, with the value."""
 Column = Callable[[GpuColumns, FleetContext], Floats]
 Words = Callable[[Gpu, float, FleetContext], str]
 
@@ -36,22 +37,24 @@ def limit_rule(
     critical_from: Callable[[Limits, FleetContext], float] = lambda *_: float("inf"),
     **fields: Any,
 ) -> Rule:
-    """A rule about one number: `metric`, or the one that `measure` returns for a GPU and `column` for all of them.
+    """A rule about one number: `metric`, or the one that `measure` compares for some GPUs and `column` has for all.
 
     `words` follow the name of the GPU in the title. From `critical_from` on the alert is critical.
     """
-    number = measure or (lambda gpu, _: getattr(gpu, metric))
-    numbers = column or (lambda gpus, _: gpus.metric(metric))
+
+    def compare(gpus: Sequence[Gpu], _: FleetContext, end: float) -> Iterable[tuple[Gpu, float]]:
+        return [(gpu, value) for gpu in gpus if (value := getattr(gpu, metric)) is not None and value >= end]
+
+    find_values = measure or compare
+    values_of_all = column or (lambda gpus, _: gpus.metric(metric))
 
     def find(host: HostSnapshot, gpus: Sequence[Gpu], limits: Limits, context: FleetContext) -> Iterator[RuleFinding]:
-        for gpu in gpus:
-            value = number(gpu, context)
-            if value is not None and value >= limits.end:
-                severity: Severity | None = "critical" if value >= critical_from(limits, context) else None
-                yield _find(host, gpu, words(gpu, value, context), is_bad=value >= limits.begin, severity=severity)
+        for gpu, value in find_values(gpus, context, limits.end):
+            severity: Severity | None = "critical" if value >= critical_from(limits, context) else None
+            yield _find(host, gpu, words(gpu, value, context), is_bad=value >= limits.begin, severity=severity)
 
     def preselect(fleet: FleetTable, limits: Limits, context: FleetContext) -> Flags:
-        return numbers(fleet.gpus, context) >= limits.end
+        return values_of_all(fleet.gpus, context) >= limits.end
 
     read = {"needs": (metric,), "reads": (metric,)} if metric else {}
     return Rule(name=name, scope="gpu", find=find, preselect=preselect, **(read | fields))
@@ -60,9 +63,10 @@ def limit_rule(
 def growth_rule(name: str, counter: str, words: Words, **fields: Any) -> Rule:
     """A rule about the growth of a counter within the time of `selection.WINDOWS`."""
 
-    def measure(gpu: Gpu, context: FleetContext) -> float | None:
-        growth = context.growth.get(counter, {}).get(gpu.uuid)
-        return None if growth is None else growth.amount
+    def measure(gpus: Sequence[Gpu], context: FleetContext, end: float) -> Iterable[tuple[Gpu, float]]:
+        grown = context.growth.get(counter)
+        found = [(gpu, grown[gpu.uuid].amount) for gpu in gpus if gpu.uuid in grown] if grown else ()
+        return [(gpu, amount) for gpu, amount in found if amount >= end] if found else ()
 
     def column(gpus: GpuColumns, context: FleetContext) -> Floats:
         amounts = np.full(gpus.end, NAN)
@@ -78,12 +82,8 @@ def _find(host: HostSnapshot, gpu: Gpu, words: str, **others: Any) -> RuleFindin
     return find_at(gpu, f"GPU {gpu.label} of {host.name} {words}", **others)
 
 
-def _percent_below(value: float | None, usual: float | None) -> float | None:
-    return 100.0 * (usual - value) / usual if value and usual else None
-
-
-def _percents_below(gpus: GpuColumns, metric: str, usual: Mapping[str, float]) -> Floats:
-    """`_percent_below` for all GPUs; `usual` is by model."""
+def _percent_below(gpus: GpuColumns, metric: str, usual: Mapping[str, float]) -> Floats:
+    """How far the metric of each GPU is below the usual value of its model, in percent."""
     # A row without a GPU has the model -1, which is the last place.
     values = np.full(len(gpus.models) + 1, NAN)
     for model, value in usual.items():
@@ -106,10 +106,8 @@ def _percents_below(gpus: GpuColumns, metric: str, usual: Mapping[str, float]) -
 )
 def gpu_lost(host: HostSnapshot, gpus: Sequence[Gpu], _: Limits, __: FleetContext) -> Iterator[RuleFinding]:
     """GPUs that cannot be read, and those that are no longer reported. If none can be read, it is the driver."""
-    is_driver = why_no_driver(host) is not None
     for gpu in gpus:
-        reason = host.boards[gpu.uuid].missing
-        if gpu.health == "critical" and reason is not None and not is_driver:
+        if gpu.health == "critical" and (reason := host.boards[gpu.uuid].missing) and why_no_driver(host) is None:
             yield _find(host, gpu, f"cannot be read: {reason.rstrip('.')}", action=gpu.health_action)
     for gone in host.gone:
         title = f"GPU {gone.label} of {host.name} is gone"
@@ -169,8 +167,13 @@ power_capped = limit_rule(
         f"is limited to {gpu.power_limit_watts:.0f} W; others of its model have {context.power_limits[gpu.name]:.0f} W"
     ),
     # Against the usual limit of its model in this fleet: a limit that all have was set on purpose.
-    measure=lambda gpu, context: _percent_below(gpu.power_limit_watts, context.power_limits.get(gpu.name)),
-    column=lambda gpus, context: _percents_below(gpus, "power_limit_watts", context.power_limits),
+    measure=lambda gpus, context, end: [
+        (gpu, below)
+        for gpu in gpus
+        if (watts := gpu.power_limit_watts) and (usual := context.power_limits.get(gpu.name))
+        if (below := 100.0 * (usual - watts) / usual) >= end
+    ],
+    column=lambda gpus, context: _percent_below(gpus, "power_limit_watts", context.power_limits),
     action="If this is not intended, reset it with nvidia-smi -pl; otherwise override power_capped for this host.",
     many="{count} GPUs have a lower power limit than others of their model",
     needs=("power_limit_watts",),
@@ -237,15 +240,20 @@ ecc_rate = growth_rule(
 )
 
 
-def _measure_slowness(gpu: Gpu, context: FleetContext) -> float | None:
+def _measure_slowness(gpus: Sequence[Gpu], context: FleetContext, end: float) -> Iterable[tuple[Gpu, float]]:
     """Against others of its model that work as hard, except GPUs that their power limit slows down."""
-    is_comparable = (gpu.utilization_percent or 0.0) >= LOADED_PERCENT and not gpu.throttled_power
-    return _percent_below(gpu.clock_sm_mhz, context.usual_clocks.get(gpu.name)) if is_comparable else None
+    return [
+        (gpu, below)
+        for gpu in gpus
+        if (gpu.utilization_percent or 0.0) >= LOADED_PERCENT and not gpu.throttled_power
+        if (clock := gpu.clock_sm_mhz) and (usual := context.usual_clocks.get(gpu.name))
+        if (below := 100.0 * (usual - clock) / usual) >= end
+    ]
 
 
 def _slowness_of_all(gpus: GpuColumns, context: FleetContext) -> Floats:
     is_comparable = (gpus.metric("utilization_percent") >= LOADED_PERCENT) & ~(gpus.metric("throttled_power") > 0)
-    return np.where(is_comparable, _percents_below(gpus, "clock_sm_mhz", context.usual_clocks), NAN)
+    return np.where(is_comparable, _percent_below(gpus, "clock_sm_mhz", context.usual_clocks), NAN)
 
 
 def _why_not_compared(host: HostSnapshot, gpu: str, _: str) -> str | None:
@@ -270,9 +278,11 @@ thermal_headroom = limit_rule(
     "thermal_headroom",
     lambda _, above, __: f"is {-above:.0f} °C below the temperature at which it slows down",
     # The limits are negative. `gpu_throttled` is about GPUs that heat slows down already.
-    measure=lambda gpu, _: (
-        None if gpu.temperature_margin_celsius is None or gpu.throttled_thermal else -gpu.temperature_margin_celsius
-    ),
+    measure=lambda gpus, _, end: [
+        (gpu, -margin)
+        for gpu in gpus
+        if (margin := gpu.temperature_margin_celsius) is not None and -margin >= end and not gpu.throttled_thermal
+    ],
     column=lambda gpus, _: -gpus.metric("temperature_margin_celsius"),
     action="Check the fans and the airflow of the host before it slows down.",
     many="{count} GPUs are close to slowing down because of heat",
