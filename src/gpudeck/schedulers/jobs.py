@@ -187,7 +187,8 @@ class JobTracker:
 
     def _list_usage(self, gpus: Collection[int]) -> list[tuple[int, int, list[float]]]:
         """Usage of the current hour. Not a generator: the hour may change while rows are written."""
-        return [(gpu, self._hour, self._amounts[row].tolist()) for gpu, row in self._row_of.items() if gpu in gpus]
+        amounts = self._amounts.tolist()
+        return [(gpu, self._hour, amounts[row]) for gpu, row in self._row_of.items() if gpu in gpus]
 
     def list_unwritten(self) -> set[int]:
         """Job-GPUs whose usage may not be written at all: their jobs are new, or have just ended."""
