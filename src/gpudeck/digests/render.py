@@ -1,7 +1,7 @@
-"""A digest as HTML for mail clients, as plain text, and as lines of a chat. Pure.
+"""Renders a digest as HTML for mail clients, as plain text, and as lines of a chat. Pure.
 
-HTML of mails: tables, inline styles and no pictures, as many clients know no style sheets and load nothing. Names come
-from anywhere: all text is escaped here.
+The HTML has tables, inline styles and no pictures, as many clients ignore style sheets and load nothing. Names come
+from users, so all text is escaped here.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ _SMALL: Final = f"{_FONT};font-size:13px;line-height:18px;color:#59636e"
 _LINE: Final = "border-top:1px solid #d1d9e0"
 _TABLE: Final = 'role="presentation" width="100%" cellpadding="0" cellspacing="0" border="0"'
 _SHORT: Final = 16
-"""A figure of so few characters is not broken into lines."""
+"""Shorter figures are not broken into lines."""
 _FIRST: Final = ' width="34%"'
 _MAX_LINES: Final = 29
 
@@ -92,7 +92,7 @@ def render_text(digest: Digest) -> str:
 
 
 def _align(rows: Sequence[tuple[str, ...]], align: Callable[[str, int], str]) -> list[str]:
-    """Rows in columns. `align` is of all but the first column."""
+    """Align rows in columns; `align` is for all but the first."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join([row[0].ljust(widths[0]), *map(align, row[1:], widths[1:])]).rstrip() for row in rows]
 

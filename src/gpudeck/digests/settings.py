@@ -17,15 +17,16 @@ _TimeOfDay = Annotated[
 
 
 class DigestSettings(Struct, frozen=True):
-    """Who gets the figures of the last week or month, and when. `users.NAME` can differ in `digest`, `zone` and
+    """Recipients and time of the figures of the last week or month. `users.NAME` can differ in `digest`, `zone` and
     `numbers`."""
 
     every: Frequency = "off"
     """How often users who can be notified get a digest: off, week or month."""
     day: Weekday = "mon"
-    """On which day the digest of the week before, Monday to Sunday, is sent. That of a month is sent on the first."""
+    """The day on which the digest of the week before, Monday to Sunday, is sent. That of a month is sent on the
+    first."""
     at: _TimeOfDay = "07:00"
-    """At what time, in the time zone of each user."""
+    """The time of day, in the time zone of each user."""
     zone: str = "UTC"
     """The time zone of users who have none, such as Europe/Berlin. Days, weeks and months begin there."""
     numbers: NumberFormat = "en"

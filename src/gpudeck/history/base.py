@@ -1,7 +1,7 @@
-"""Queries about the past, their answers, and the interface of a store.
+"""Queries of the history, their answers, and the interface of a store.
 
-Every store answers the same questions alike: tests/contract/test_history.py holds them all to it. Times are Unix
-seconds. A mean is weighted by the seconds that were observed, and an unobserved moment has no point.
+All stores give the same answers (tests/contract/test_history.py). Times are Unix seconds. Means are weighted by
+monitored time; a moment that was not monitored has no point.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,13 +27,13 @@ STATE_METRICS = (
     *("gpus_free", "gpus_busy", "gpus_idle", "gpus_allocated"),
     *("gpus_reserved", "gpus_drained", "gpus_unknown"),
 )
-"""How many GPUs were in a state: of a host or the fleet their number on average, of one GPU its share of the time."""
+"""GPUs in a state: the mean number for a host or the fleet, the share of the time for one GPU."""
 USER_METRICS = ("gpus_used", "gpus_active", "gpus_idle", "power_watts")
-"""Of a user, all on average: GPUs in use, GPUs in use times their utilization, idle GPUs, and their power."""
+"""Means of a user: GPUs in use, GPUs in use times their utilization, idle GPUs, and their power."""
 
 
 class HistoryRefused(GpudeckError):
-    """A question that has no answer: unknown metric, absurd range. `code` is the word for programs."""
+    """An invalid query, such as an unknown metric or range. `code` is for programs."""
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -41,10 +41,10 @@ class HistoryRefused(GpudeckError):
 
 
 class SeriesQuery(Struct, frozen=True):
-    """One of `gpu` (a UUID), `host` (id or name), `user`, `run` or `fleet` says whose past is asked for.
+    """Exactly one of `gpu` (a UUID), `host` (id or name), `user`, `run` or `fleet` is the subject.
 
     `metric` is a name of the catalog, one of STATE_METRICS, or for a user one of USER_METRICS. Metrics of the host
-    itself go by `host_` and their name, as `host_cpu_percent`; without it only if no GPU has one of that name. `by`
+    itself have the prefix `host_`, as in `host_cpu_percent`, which may be omitted if no GPU metric has that name. `by`
     splits: `gpu` a host or a run into its GPUs, `user` the memory of one GPU into its users.
     """
 
@@ -61,7 +61,7 @@ class SeriesQuery(Struct, frozen=True):
 
 
 class HeatQuery(Struct, frozen=True):
-    """A map host × time. `step` is a whole number of hours in seconds."""
+    """A heat map of hosts over time. `step` is a whole number of hours in seconds."""
 
     metric: str
     start: float
@@ -76,7 +76,7 @@ class HeatRow(Struct):
 
 
 class Heat(Struct):
-    """`times` are the beginnings of the columns; a row's None was not observed."""
+    """`times` are the starts of the columns; None in a row was not monitored."""
 
     metric: str
     unit: str
@@ -86,8 +86,8 @@ class Heat(Struct):
 
 
 class UsageQuery(Struct, frozen=True):
-    """`zone` is where days begin and end (an IANA name), `daily` whether each row has its days. A store knows no rows
-    by account, partition, namespace or `label`: see `schedulers.job_usage`."""
+    """`zone` is the time zone of days (an IANA name), `daily` whether rows have days. A store has no rows by
+    account, partition, namespace or `label`: see `schedulers.job_report`."""
 
     by: UsageBy
     start: float
@@ -129,8 +129,8 @@ UseKey = tuple[int, str, str | None, str]
 
 
 class OverviewQuery(Struct, frozen=True):
-    """What the History page shows: `points` are about so many of each curve, `by` is what a row of the usage stands
-    for, `zone` where its days begin and end (an IANA name), `heat` whether a map of the hosts is wanted."""
+    """The content of the History page: `points` is the approximate number per curve, `by` the kind of rows of the
+    usage, `zone` the time zone of days (an IANA name), `heat` whether a heat map is wanted."""
 
     start: float
     end: float
@@ -141,9 +141,9 @@ class OverviewQuery(Struct, frozen=True):
 
 
 class Overview(Struct):
-    """The fleet in a period. `until` is when what is included ends: of a large fleet that is the last quarter hour that
-    is over, and coverage is of the time until then. `series` are curves of the fleet, one a metric. The rows of `usage`
-    have no days, its total has. `heat` is None where the period is too long for a map."""
+    """The fleet in a period. `until` is the end of the included time: of a large fleet the end of the last whole
+    quarter hour, and coverage is of the time until then. `series` has a curve of the fleet per metric. Only the
+    total of `usage` has days. `heat` is null if the period is too long for a map."""
 
     until: float
     series: list[Answer]
@@ -152,7 +152,7 @@ class Overview(Struct):
 
 
 class RunsQuery(Struct, frozen=True):
-    """Runs that were there at some time from `start` until `end`, newest first; `before` is for the next page."""
+    """Runs that existed at some time from `start` until `end`, the newest first; `before` is for the next page."""
 
     start: float | None = None
     end: float | None = None
@@ -172,9 +172,8 @@ class Fault(Struct, frozen=True):
 
 
 class VerdictQuery(Struct, frozen=True):
-    """What a verdict is asked about: these GPUs (UUIDs) from `start` until `end`, and with `run` only while and where
-    that run was on them. `cpu_percent` is how much of its cores it used, where that is known. `faults` are those of
-    its GPUs in its time."""
+    """A query for a verdict: these GPUs (UUIDs) from `start` until `end`, and with `run` only the times and GPUs of
+    that run. `cpu_percent` is the use of its cores, if known. `faults` are those of its GPUs in its time."""
 
     gpus: tuple[str, ...]
     start: float
@@ -187,8 +186,8 @@ class VerdictQuery(Struct, frozen=True):
 
 
 class SamplesQuery(Struct, frozen=True):
-    """Samples of GPUs from `start` until before `end`. `hosts` are names or ids, `gpus` UUIDs; empty: all. `metrics`
-    are names of the catalog, the host's own with `host_` before them. `after` is for the next page."""
+    """Samples of GPUs from `start` until before `end`. `hosts` are names or ids, `gpus` UUIDs; empty means all.
+    `metrics` are names of the catalog, with the prefix `host_` for those of the host. `after` is for the next page."""
 
     start: float
     end: float
@@ -199,8 +198,8 @@ class SamplesQuery(Struct, frozen=True):
 
 
 class SamplePage(NamedTuple):
-    """Columns of some hours, host by host; `next` is the `after` of the next page, None on the last. `share` is the
-    part of the whole that has been read with it, roughly."""
+    """Columns of some hours, host by host. `next` is the `after` of the next page, None on the last. `share` is the
+    approximate part that has been read so far."""
 
     columns: "list[Column]"
     next: tuple[int, int] | None
@@ -208,8 +207,8 @@ class SamplePage(NamedTuple):
 
 
 class MomentQuery(Struct, frozen=True):
-    """The fleet at a moment. `metrics` are the names wanted, the host's own with `host_` before them; None: all. Hosts
-    that had been silent for `forget_after` seconds by then are left out."""
+    """The fleet at a moment. `metrics` are the wanted names, with the prefix `host_` for those of the host; None
+    means all. Hosts that had been silent for `forget_after` seconds are left out."""
 
     at: float
     metrics: frozenset[str] | None = None
@@ -217,9 +216,9 @@ class MomentQuery(Struct, frozen=True):
 
 
 class PastHost(Struct):
-    """A host as it was last sampled until a moment. `since` is when the state of each GPU began, None where that is
-    not known. `is_rolled`: the sample is a quarter hour's, because those of the moment are no longer kept; its `at` is
-    when that begins. `is_recorded` is False where nothing of the host is known from before that moment."""
+    """The last sample of a host until a moment. `since` is when the state of each GPU began, None if unknown.
+    `is_rolled`: the sample is a quarter hour, which begins at its `at`, because samples are no longer kept.
+    `is_recorded` is False if nothing before the moment is known of the host."""
 
     sample: HostSample
     since: list[float | None]
@@ -228,8 +227,8 @@ class PastHost(Struct):
 
 
 class IdleEpisode(Struct):
-    """A GPU that idled, with the same users all the time. `spans` are from when until when it was seen idle, in order;
-    between two of them it was not observed. `jobs` are those of the processes on it."""
+    """A GPU that was idle, with the same users all the time. `spans` are the times at which it was seen idle, in
+    order, with unmonitored time between them. `jobs` are those of the processes on it."""
 
     gpu: str
     label: str
@@ -246,7 +245,7 @@ class IdleEpisode(Struct):
 
 
 class IdleQuery(Struct, frozen=True):
-    """Episodes in a period. `with_allocated`: also GPUs that a job has and nobody uses."""
+    """Idle episodes in a period. `with_allocated` includes GPUs that a job has and nobody uses."""
 
     start: float
     end: float
@@ -254,16 +253,15 @@ class IdleQuery(Struct, frozen=True):
 
 
 class ModelSize(NamedTuple):
-    """The memory of a model of GPU that the fleet has, and whose it is: programs move only within a vendor."""
+    """Memory and vendor of a model: programs move only within a vendor."""
 
     memory_bytes: float
     vendor: str
 
 
 class Savings(Struct):
-    """Seconds and money. `judged` are those in use of which the memory is known, `oversized` those of them that would
-    have fitted on a smaller model, `released` the idle ones after a GPU had been idle for an hour. A cost is None as
-    long as nothing in it has a price."""
+    """Seconds and money. `judged` are seconds in use with known memory, `oversized` those that would have fitted on
+    a smaller model, `released` idle seconds after the first hour. A cost is None if nothing in it has a price."""
 
     judged: float = 0.0
     oversized: float = 0.0
@@ -279,8 +277,8 @@ class Savings(Struct):
 
 
 class WasteFacts(Struct):
-    """By the name of a row, and whether it is that of unknown users. `smaller` is by the model and the smaller one.
-    `problem` is why what could have been released is not known."""
+    """Savings by the name of a row and whether it is that of unknown users. `smaller` is by the model and the
+    smaller model. `problem` is the reason if `released` is unknown."""
 
     rows: dict[tuple[str | None, bool], Savings]
     total: Savings
@@ -289,7 +287,7 @@ class WasteFacts(Struct):
 
 
 class StoreStats(Struct, omit_defaults=True):
-    """What a store says about itself, for operators. Dropped samples are counted."""
+    """The state of a store, for operators."""
 
     kind: str
     size_bytes: int
@@ -305,12 +303,12 @@ class StoreStats(Struct, omit_defaults=True):
 
 
 class Store(Protocol):
-    """Where the past is kept. `take` is called on the event loop and returns at once; the questions block a thread.
-    Questions raise HistoryRefused for what cannot be answered, and Temporary when the store is out of reach."""
+    """A store of the history. `take` is called on the event loop and returns at once; queries block a thread. They
+    raise HistoryRefused if they are invalid, and Temporary if the store cannot be reached."""
 
     @property
     def problem(self) -> str | None:
-        """Why nothing is kept at the moment. Asked every second: costs nothing."""
+        """The reason if nothing can be stored at the moment. Cheap, as it is read every second."""
         ...
 
     def take(self, samples: "Sequence[Sample]") -> None: ...

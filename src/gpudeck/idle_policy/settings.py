@@ -36,26 +36,26 @@ class TimeOfDay(Struct, frozen=True):
 
 
 class IdleRule(Struct, frozen=True, kw_only=True):
-    """A ladder, and the GPUs that it is for. Of several rules for a GPU the first one that is in force counts."""
+    """A ladder and the GPUs it is for. Of several rules for a GPU, the first that is in force counts."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
-    """What messages, the audit log and reports call it."""
+    """Its name in messages, the audit log and reports."""
     labels: dict[str, str] = field(default_factory=dict)
     """Labels that the host must have; `*` stands for anything."""
     models: list[Text] = field(default_factory=list)
-    """Parts of the names of models, of which one must fit."""
+    """Parts of names of models; one must match."""
     groups: list[Text] = field(default_factory=list)
-    """Groups, one of which a user of the GPU must be in."""
+    """Groups; a user of the GPU must be in one of them."""
     during: TimeOfDay | None = None
     """When it is in force. Idle time outside of this does not count."""
     notify_after: _After | None = None
-    """After so much idle time the owner is notified."""
+    """The owner is notified after this idle time."""
     warn_after: _After | None = None
-    """After so much idle time the owner is warned that the hook will act."""
+    """The owner is warned after this idle time that the hook will act."""
     act_after: _After | None = None
-    """After so much idle time the hook is run."""
+    """The hook runs after this idle time."""
     grace: _After = HOUR
-    """At least so much time lies between the warning and the hook."""
+    """The least time between the warning and the hook."""
     hook: list[Text] = field(default_factory=list)
     """The command that acts, with its arguments. It runs without a shell, with facts in the environment."""
     hook_timeout: Annotated[Duration, Meta(ge=1, le=600)] = 30.0
@@ -74,7 +74,7 @@ class IdleRule(Struct, frozen=True, kw_only=True):
 
 
 class Exemptions(Struct, frozen=True):
-    """What no rule applies to."""
+    """Exemptions from all rules."""
 
     users: list[Text] = field(default_factory=list)
     """Logins; a GPU that one of them uses is exempt. `*` stands for anything."""
@@ -83,7 +83,7 @@ class Exemptions(Struct, frozen=True):
     reserved: bool = True
     """Whether a GPU is exempt while one of its users has reserved it."""
     interactive: list[TimeOfDay] = field(default_factory=list)
-    """Hours in which GPUs may idle: that time does not count, and nothing happens."""
+    """Hours in which GPUs may be idle: that time does not count, and nothing happens."""
 
 
 class IdlePolicySettings(Struct, frozen=True):
@@ -96,11 +96,11 @@ class IdlePolicySettings(Struct, frozen=True):
     """The ladders. Without any there is no policy."""
     exempt: Exemptions = field(default_factory=Exemptions)
     with_allocated: bool = True
-    """Whether a GPU that a job has and nobody uses is idle too."""
+    """Whether an allocated GPU that nobody uses counts as idle."""
     zone: str = "UTC"
     """The time zone of `during` and `interactive`, such as Europe/Berlin."""
     longest_keep: Annotated[Duration, Meta(ge=60, le=30 * 86_400)] = 24 * HOUR
-    """For how long an owner can keep an idle GPU at once. Admins are not bound."""
+    """The longest time for which an owner can keep an idle GPU at once. It does not apply to admins."""
     most_keeps: Annotated[int, Meta(ge=0, le=1000)] = 8
     """How many GPUs one user can keep at the same time."""
 

@@ -3478,7 +3478,7 @@ export interface components {
         };
         /**
          * Heat
-         * @description `times` are the beginnings of the columns; a row's None was not observed.
+         * @description `times` are the starts of the columns; None in a row was not monitored.
          */
         Heat: {
             /**
@@ -4976,9 +4976,9 @@ export interface components {
         };
         /**
          * Overview
-         * @description The fleet in a period. `until` is when what is included ends: of a large fleet that is the last quarter hour that
-         *     is over, and coverage is of the time until then. `series` are curves of the fleet, one a metric. The rows of `usage`
-         *     have no days, its total has. `heat` is None where the period is too long for a map.
+         * @description The fleet in a period. `until` is the end of the included time: of a large fleet the end of the last whole
+         *     quarter hour, and coverage is of the time until then. `series` has a curve of the fleet per metric. Only the
+         *     total of `usage` has days. `heat` is null if the period is too long for a map.
          */
         Overview: {
             /** @description Utilization as a map of hosts × time; null: the period is too long, or it was not asked for */
