@@ -1,4 +1,4 @@
-"""gpudeck free: what I could use right now, best fit first."""
+"""gpudeck free: the GPUs that I can use now, best match first."""
 
 import gc
 import inspect
@@ -48,13 +48,13 @@ Examples:
 
 
 class _Queue(msgspec.Struct):
-    """Of api.queue.QueueList what is looked at here."""
+    """The part of api.queue.QueueList that is needed here."""
 
     claimed: dict[str, int]
 
 
 class Offer(NamedTuple):
-    """`known` are all GPUs, in use or not; `usable` those that the caller could use now."""
+    """`known` are all GPUs, in use or not; `usable` those that the caller can use now."""
 
     known: list[CandidateGpu]
     usable: list[CandidateGpu]
@@ -108,7 +108,7 @@ def _read_hub(hub: str, words: tuple[str, ...]) -> Offer:
 
 
 def _my_names(hub: str) -> frozenset[str]:
-    """The names of my reservations and claims: the account's, or my login where the hub knows none."""
+    """The names of my reservations and claims: the account's, or my login if the hub knows no account."""
     from gpudeck.cli.hub_access import ask, find_name  # noqa: PLC0415 - few fleets have reservations
     from gpudeck.client import Forbidden  # noqa: PLC0415 - by now it is loaded
 
@@ -139,13 +139,13 @@ def _read_local(words: tuple[str, ...]) -> Offer:
 
 
 def _arrange(wanted: GpuRequest, offered: list[CandidateGpu]) -> list[CandidateGpu]:
-    """All that fit; one host after the other where that is asked for."""
+    """All matching GPUs, grouped by host with --same-host."""
     ranked = rank(gpu for gpu in offered if matches(gpu, wanted))
     return [gpu for gpus in by_host(ranked).values() for gpu in gpus] if wanted.same_host else ranked
 
 
 class _Free(msgspec.Struct):
-    """A GPU for programs."""
+    """A GPU, for programs."""
 
     host: str
     host_id: str
@@ -184,7 +184,7 @@ def _print_table(found: list[CandidateGpu]) -> None:
 
 
 def _refuse(wanted: GpuRequest, offer: Offer, words: tuple[str, ...], *, as_json: bool) -> None:
-    """Exit code 1, and in words what there is instead. Nobody is sent to wait for what is not there at all."""
+    """Exit code 1, with the alternatives in words. `gpudeck wait` is suggested only if the request can be met."""
     if as_json:
         sys.exit(1)
     typed = clean(" ".join(words))

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 def connect(hub: str, timeout: float = 10.0) -> Client:
-    """With $GPUDECK_TOKEN, the saved login's token, or that of this machine's hub where it wants one."""
+    """A client with $GPUDECK_TOKEN, the saved login's token, or that of this machine's hub if it requires one."""
 
     def find_token() -> str | None:
         # It reads the configuration, which most hubs do not need.
@@ -39,7 +39,7 @@ def connect(hub: str, timeout: float = 10.0) -> Client:
 
 
 def ask(hub: str, question: Callable[[Client], T], timeout: float = 10.0) -> T:
-    """What the hub answers, see `connect`. Raises Unreachable where no hub answers, and Forbidden where it refuses."""
+    """The hub's answer, see `connect`. Raises Unreachable if no hub answers, and Forbidden if it refuses."""
     with connect(hub, timeout) as client:
         return question(client)
 
@@ -53,8 +53,7 @@ def fetch(
     timeout: float = 10.0,
     mine: bool = False,
 ) -> tuple[T, bytes]:
-    """What the hub has there, and the same as it was sent; with `mine` only what is the caller's. See `ask`, and
-    `Client.get`."""
+    """The hub's data at that path, decoded and as sent; with `mine` only the caller's. See `ask`, and `Client.get`."""
     given = {name: value for name, value in query.items() if value is not None}
     if mine and "user" in given:
         raise UsageError("--mine and --user exclude each other.")
@@ -67,21 +66,18 @@ def fetch(
 
 
 def ask_fleet(hub: str) -> FleetDocument:
-    """The fleet, and its document as the hub sent it. Raises Unreachable where no hub answers."""
+    """The fleet, and its document as the hub sent it. Raises Unreachable if no hub answers."""
     return FleetDocument(*fetch(hub, Fleet, "/api/v1/fleet"))
 
 
 def ask_past_fleet(hub: str, at: float) -> FleetDocument:
-    """The fleet as it was recorded at that moment. Raises Unreachable where no hub answers."""
+    """The fleet as recorded at that time. Raises Unreachable if no hub answers."""
     return FleetDocument(*fetch(hub, PastFleet, "/api/v1/fleet", {"at": f"{at:.3f}"}))
 
 
 def ask_table(hub: str, words: tuple[str, ...] = ()) -> FleetDocument:
-    """The fleet without processes and driver faults, which takes a fraction of the time where it is large.
-
-    With them if `words` search in these; text that may be anywhere does so in fleets of up to `MAX_HOSTS`, as on the
-    page.
-    """
+    """The fleet without processes and driver faults, a fraction of the time for a large one. With them if `words`
+    search in them; words that may be anywhere do so in fleets of up to `MAX_HOSTS`, as on the page."""
     from gpudeck.client.answers import read_columns  # noqa: PLC0415 - not every command shows the fleet
     from gpudeck.views.filter import join, parse_query  # noqa: PLC0415 - the same
 
@@ -93,15 +89,15 @@ def ask_table(hub: str, words: tuple[str, ...] = ()) -> FleetDocument:
 
 
 def open_client(hub: str, config: Path | None = None, timeout: float = 10.0) -> Client:
-    """For what only admins do: with $GPUDECK_TOKEN, the admin token of this machine's hub, or the saved login's."""
+    """For admins' actions: with $GPUDECK_TOKEN, the admin token of this machine's hub, or the saved login's."""
     from gpudeck.settings import find_own_token  # noqa: PLC0415 - see above
 
     return Client(hub, timeout, token=find_own_token(hub, config), retries=0)
 
 
 def find_owner(client: Client, named: str | None) -> str | None:
-    """The owner of a reservation where the hub would not know it: a caller at its machine, or with its token, is an
-    admin without a name, and reserves as the login that they have here. None: as the hub knows them."""
+    """The owner of a reservation if the hub does not know the caller by name: on its machine, or with its token, the
+    caller is an admin without a name, and reserves as their login here. None: as known to the hub."""
     if named is not None:
         return named
     me = _find_me(client)
@@ -110,13 +106,13 @@ def find_owner(client: Client, named: str | None) -> str | None:
 
 
 def _find_me(client: Client) -> Identity:
-    """Where anybody may look, the hub asks for no token."""
+    """If everyone may read, the hub requires no token."""
     me = client.me()
     return client.me() if me.kind == "nobody" and client.learn_token() else me
 
 
 def find_name(client: Client) -> str:
-    """The name of my reservations. Raises Forbidden where the hub does not know the caller."""
+    """The name of my reservations. Raises Forbidden if the hub does not know the caller."""
     me = _find_me(client)
     if me.kind == "nobody":
         raise NotLoggedIn("the hub does not know who asks.", "Log in with `gpudeck login`, or set $GPUDECK_TOKEN.")
@@ -132,12 +128,12 @@ def machine_zone() -> tzinfo:
 
 
 def name_gpus(gpus: Sequence[ReservedGpu]) -> str:
-    """gpu07:0,1 gpu08:3, as it is typed."""
+    """gpu07:0,1 gpu08:3, as users type it."""
     return " ".join(join_places((clean(gpu.host), gpu.label) for gpu in gpus))
 
 
 def explain_refusal(error: ReservationTaken, now: float, zone: tzinfo) -> GpudeckError:
-    """A conflict with the time at which it would be possible, on the clock of this machine."""
+    """A conflict with the time from which it would be possible, on the clock of this machine."""
     slot, conflicts = error.next_free, error.conflicts
     until = f" It ends {show_moment(conflicts[0].end, zone, now)}." if conflicts else ""
     if slot is None:
@@ -148,7 +144,7 @@ def explain_refusal(error: ReservationTaken, now: float, zone: tzinfo) -> Gpudec
 
 @contextlib.contextmanager
 def need_hub(reason: str = "") -> Iterator[None]:
-    """For imports of the hub's parts. Raises UsageError where they are not installed; `reason` is why they are
+    """For imports of the hub's parts. Raises UsageError if they are not installed; `reason` says why they are
     needed."""
     need_hub_python("the hub")
     try:
@@ -161,7 +157,8 @@ def need_hub(reason: str = "") -> Iterator[None]:
 
 
 def use_database(config: Path | None, what: str, work: "Callable[[Database], Awaitable[T]]") -> T:
-    """Do something with it. Raises UsageError where the hub is not installed: `what` are managed on its machine."""
+    """Run a function on the hub's database. Raises UsageError if the hub is not installed: `what` is managed on its
+    machine."""
     with need_hub(f"{what} are managed on the hub's machine"):
         from gpudeck.ops import data_folder as own_database  # noqa: PLC0415 - the hub may not be installed
     return own_database.use_database(config, work)

@@ -1,6 +1,6 @@
-"""Make a backup of a hub, also while it runs: whole copies of its two databases, and its small files. And put one in
-place of what a stopped hub has: all of the archive is checked first, and what was there is kept. A restore is noted in
-a file, and recorded in the audit log when the hub starts."""
+"""Makes a backup of a hub, also while it runs: complete copies of its two databases, and its small files. Restores one
+in place of a stopped hub's data: the whole archive is checked first, and the previous data are kept. A restore leaves a
+note, which the hub records in the audit log when it starts."""
 
 import contextlib
 import errno
@@ -51,9 +51,9 @@ NAMES: Final = (DATABASE, HISTORY, *SMALL)
 _MAX_MANIFEST: Final = 64 * 1024
 _MAX_SMALL: Final = 16 * 1024 * 1024
 _MAX_PADDING: Final = 1024 * 1024
-"""Zeros after the last file: `tarfile` writes up to 10,752, other programs as many as their block size says."""
+"""Zeros after the last file: `tarfile` writes up to 10,752, other programs up to their block size."""
 _LEVEL: Final = 3
-"""Most of a history is packed already: more effort takes five times as long and gains a hundredth."""
+"""Most of a history is compressed already: a higher level takes five times as long and saves one per cent."""
 
 
 class BadBackup(GpudeckError):
@@ -69,8 +69,8 @@ class Entry(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """What the archive says of itself. `tables` and `history` are versions, None where that part is not in it. A
-    restore leaves `left_out` alone."""
+    """The archive's table of contents. `tables` and `history` are versions, None if that part is missing. A restore
+    does not touch `left_out`."""
 
     format: int
     gpudeck: Annotated[str, Meta(max_length=64)]
@@ -94,7 +94,7 @@ def describe_file(file: Path) -> Entry:
 
 
 def pack(target: IO[bytes], manifest: Manifest, folder: Path) -> None:
-    """Write the archive with the files that the manifest lists, from that folder. Raises OSError."""
+    """Write the archive with the files of the manifest from that folder. Raises OSError."""
     with (
         gzip.GzipFile(filename="", fileobj=target, mode="wb", compresslevel=_LEVEL) as packed,
         tarfile.open(fileobj=packed, mode="w|", format=tarfile.GNU_FORMAT) as archive,
@@ -113,8 +113,8 @@ def _header(name: str, size: int, at: float) -> tarfile.TarInfo:
 
 
 def unpack(file: Path, folder: Path) -> Manifest:
-    """Put the archive's files into that empty folder. Each is as the list says, and for its owner alone. Raises
-    BadBackup for one that is damaged or holds anything else, OSError where there is none, or no room."""
+    """Extract the archive into that empty folder. Each file must match the manifest, and is readable only by its owner.
+    Raises BadBackup for an archive that is damaged or contains anything else, OSError if there is none, or no space."""
     try:
         with gzip.open(file) as packed, tarfile.open(fileobj=packed, mode="r:", tarinfo=_PlainFile) as archive:
             archive.extraction_filter = getattr(tarfile, "data_filter", None)
@@ -133,7 +133,7 @@ def unpack(file: Path, folder: Path) -> Manifest:
 
 
 class _PlainFile(tarfile.TarInfo):
-    """The header of a plain file. Others are refused before `tarfile` acts on them: it reads long names and extended
+    """The header of a plain file. Others are refused before `tarfile` handles them: it reads long names and extended
     headers into memory, whatever their size."""
 
     @classmethod
@@ -221,7 +221,7 @@ def read_history_version(file: Path) -> int | None:
 
 
 def _check_database(manifest: Manifest, file: Path) -> None:
-    """Raises sqlite3.DatabaseError for one that no hub wrote."""
+    """Raises sqlite3.DatabaseError for a database that no hub wrote."""
     if read_tables_version(file) != manifest.tables:
         raise sqlite3.DatabaseError(f"{DATABASE} is of another version than listed")
     if file.exists():
@@ -243,7 +243,7 @@ def _check_history(manifest: Manifest, file: Path) -> None:
 
 
 def _check_file(file: Path) -> set[str]:
-    """The names of its tables. A hub's have no triggers and views: those would do things behind its back."""
+    """The names of its tables. A hub's database has no triggers and views, which could run statements on their own."""
     with closing(open_to_read(file)) as connection:
         connection.execute("PRAGMA trusted_schema = OFF").close()
         (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
@@ -267,8 +267,8 @@ _NONE_MADE = (
 
 
 def make_backup(target: Path, config: Path | None, *, with_history: bool = True) -> Manifest:
-    """Write the archive to that file, which must not be there yet; what is in it. It is there once it is whole and was
-    read back as a restore would read it. Raises GpudeckError."""
+    """Write the archive to that file, which must not exist yet; returns its manifest. The file appears when it is
+    complete and was verified as by a restore. Raises GpudeckError."""
     settings, config_file = load_settings(config)
     data_dir = choose_data_dir(settings)
     if target.exists():
@@ -311,7 +311,7 @@ def make_backup(target: Path, config: Path | None, *, with_history: bool = True)
 
 
 def _check_hub(settings: Settings, data_dir: Path) -> None:
-    """A restore would put the hub's database aside for a backup without one."""
+    """Without this check, a restore of a backup without a database would set the hub's database aside."""
     needed = [DATABASE] if settings.database is None else [name for name in NAMES if name != CONFIG]
     if not any((data_dir / name).is_file() for name in needed):
         raise UsageError(
@@ -322,7 +322,8 @@ def _check_hub(settings: Settings, data_dir: Path) -> None:
 
 @contextlib.contextmanager
 def _folder_for_copies(target: Path) -> Iterator[str]:
-    """Next to the archive: there has to be room. One without a lock is of a backup that was killed, and is deleted."""
+    """Next to the archive, where there has to be space. An unlocked folder is left by a backup that was killed, and is
+    deleted."""
     place = target.absolute().parent
     for left in place.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError), locked(left):
@@ -333,7 +334,7 @@ def _folder_for_copies(target: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Raises OSError while another process has it, and for what is no folder."""
+    """Raises OSError if another process holds the lock, and if it is no folder."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -377,8 +378,8 @@ def _write(file: Path, manifest: Manifest, folder: Path) -> None:
 
 
 class Restored(Struct, frozen=True):
-    """`aside` is where that lies which was there before. `apart` are files of the archive that lie in the data folder
-    under a name of their own, with the place that they are for: a person decides about those."""
+    """`aside` is the folder with the previous data. `apart` are files that were saved in the data folder under another
+    name, with their original places: the operator decides about those."""
 
     manifest: Manifest
     data_dir: Path
@@ -387,7 +388,7 @@ class Restored(Struct, frozen=True):
 
 
 def restore(file: Path, config: Path | None) -> Restored:
-    """Blocks. Raises GpudeckError; then everything is as it was."""
+    """Blocks. Raises GpudeckError; then nothing has changed."""
     settings, config_file = load_settings(config)
     data_dir = choose_data_dir(settings)
     try:
@@ -411,7 +412,7 @@ def restore(file: Path, config: Path | None) -> Restored:
 
 @contextlib.contextmanager
 def _made_for_good(settings: Settings, data_dir: Path) -> Iterator[None]:
-    """The data folder, made if it is not there: one that was made here is gone again when this fails."""
+    """The data folder, created if needed. If the block fails, a folder that was created here is removed."""
     made = [folder for folder in (data_dir, *data_dir.parents) if not folder.exists()]
     try:
         find_data_dir(settings)
@@ -435,13 +436,13 @@ def _check_kind(manifest: Manifest, settings: Settings, file: Path) -> None:
 
 
 def _places_elsewhere(settings: Settings, config: Path | None) -> dict[str, Path | None]:
-    """Files that do not lie in the data folder. They are other people's to change: often they are in /etc."""
+    """Files outside the data folder, often in /etc: a restore does not change them."""
     places: dict[str, Path | None] = {CONFIG: config}
     return places | ({AGENT_TOKEN: expand_home("token_file", settings.token_file)} if settings.token_file else {})
 
 
 def _set_apart(stage: Path, places: dict[str, Path | None]) -> list[tuple[Path, Path | None]]:
-    """Give those a name under which nothing reads them; what is the same in its place already is not needed."""
+    """Save these files under names that nothing reads. Those equal to the file in place are not needed."""
     apart = []
     for name, place in places.items():
         file = stage / name
@@ -462,7 +463,7 @@ def _is_same(file: Path, other: Path) -> bool:
 
 
 class RestoreNote(Struct, frozen=True):
-    """`who` restored it and when, and of which hub it was. Times are in Unix seconds."""
+    """`who` restored which hub's backup, and when. Times are in Unix seconds."""
 
     who: str
     restored_at: float
@@ -480,7 +481,7 @@ def write_note(folder: Path, manifest: Manifest, who: str) -> None:
 
 
 async def record_restore(audit: Audit, data_dir: Path) -> None:
-    """Does nothing where there is no note. One that cannot be read is logged and left."""
+    """Does nothing without a note. An unreadable one is logged and kept."""
     file = data_dir / NOTE
     try:
         note = msgspec.json.decode(file.read_bytes(), type=RestoreNote)

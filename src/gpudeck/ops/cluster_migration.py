@@ -47,25 +47,25 @@ from gpudeck.settings import Settings, choose_data_dir, load_settings
 NOTE: Final = "cluster-migration.json"
 _BATCH: Final = 2_000
 _MAX_VALUES: Final = 100_000
-"""In one request, about 2 MB: a host's hour with more is sent in parts."""
+"""The most values in one request, about 2 MB: a larger hour of a host is sent in parts."""
 _PATIENCE: Final = 120.0
-"""How long a store that does not answer is tried again."""
+"""How long a store that does not answer is retried."""
 _VISIBLE: Final = 60.0
-"""How long a store may take to show what it accepted. VictoriaMetrics needs seconds."""
+"""How long a store may take to return what it accepted. VictoriaMetrics needs seconds."""
 Tell = Callable[[str], None]
 Show = Callable[[int, int], None]
 
 
 class TableSum(Struct, frozen=True):
-    """`checksum` is the sum of the hashes of all rows, in whatever order they come."""
+    """`checksum` is the sum of the hashes of all rows, independent of their order."""
 
     rows: int
     checksum: int
 
 
 class MigrationNote(Struct):
-    """How far it is. `sent` are the samples of hosts in the store, by the start of their hour; `last` is the last hour
-    and host of which all were sent, None before the first."""
+    """The progress. `sent` are the numbers of host samples in the store, by the start of their hour; `last` is the last
+    hour and host that was sent completely, None before the first."""
 
     database: str
     store: str
@@ -79,8 +79,8 @@ class MigrationNote(Struct):
 
 
 def migrate(config: Path | None, *, since: float | None, rate: float, dry_run: bool, tell: Tell, show: Show) -> None:
-    """Do it all. `since` leaves out older samples; `rate` is how many values are sent in a second, at most. Raises
-    GpudeckError; running it again then goes on where it was."""
+    """Migrate tables and samples. `since` leaves out older samples; `rate` limits the values sent per second. Raises
+    GpudeckError; running it again then continues."""
     settings, _ = load_settings(config)
     folder = choose_data_dir(settings)
     _check_settings(settings, folder)
@@ -122,7 +122,7 @@ def _check_settings(settings: Settings, folder: Path) -> None:
 
 
 def _read_note(folder: Path, settings: Settings) -> MigrationNote:
-    """The note of a run before this one. Raises UsageError where that went elsewhere."""
+    """The note of an earlier run. Raises UsageError if that had another destination."""
     here = MigrationNote(postgresql.name_place(settings.database or ""), settings.history.write_url or "")
     try:
         note = msgspec.json.decode((folder / NOTE).read_bytes(), type=MigrationNote)
@@ -188,7 +188,7 @@ async def _count_rows(target: Database) -> dict[str, int]:
 
 
 async def _copy_tables(source: Database, target: Database) -> None:
-    """All or nothing, in one transaction. Raises GpudeckError."""
+    """In one transaction. Raises GpudeckError."""
     await target.bring_up_to_date()
     async with source.begin() as old, target.begin() as new:
         for table in metadata.sorted_tables:
@@ -209,7 +209,7 @@ async def _copy_tables(source: Database, target: Database) -> None:
 
 
 async def _set_sequences(old: AsyncConnection, new: AsyncConnection) -> None:
-    """The next id is one that was never used, also by rows that were deleted."""
+    """The next id is one that was never used, not even by deleted rows."""
     for name, last in (await old.execute(text("SELECT name, seq FROM sqlite_sequence"))).all():
         if name in metadata.tables and last:
             asked = text("SELECT setval(pg_get_serial_sequence(:name, 'id'), :last)")
@@ -223,7 +223,8 @@ async def _batches(connection: AsyncConnection, table: Table) -> AsyncIterator[l
 
 
 def _fitting(table: Table) -> Callable[[tuple[Any, ...]], list[Any]]:
-    """Rows as PostgreSQL can hold them: SQLite bounds no text, allows a null in it, and has no strict types."""
+    """Rows that PostgreSQL can hold: SQLite does not limit text, allows null characters in it, and has no strict
+    types."""
 
     def fit(value: Any, kind: object) -> Any:
         if isinstance(value, str) and isinstance(kind, String):
@@ -256,7 +257,7 @@ async def _sum_table(connection: AsyncConnection, table: Table) -> TableSum:
 
 
 class _SampleMover:
-    """Sends the samples of history.db to the store. `close` when done."""
+    """Sends the samples of history.db to the store. Call `close` at the end."""
 
     def __init__(
         self, settings: HistorySettings, folder: Path, note: MigrationNote, *, rate: float, tell: Tell, show: Show
@@ -280,7 +281,7 @@ class _SampleMover:
         self._read_client.close()
 
     def check(self, since: float | None) -> None:
-        """Find out what there is to send, and that the store answers and has nothing of it. Raises GpudeckError."""
+        """Find out what has to be sent, and that the store answers and has none of it. Raises GpudeckError."""
         with view_file(self._folder / HISTORY) as view:
             hosts = view.hosts()
             oldest = max(view.raw_since(hosts), since or 0.0)
@@ -314,7 +315,7 @@ class _SampleMover:
         return {labels.get("host_id", ""): float(values[0]) for labels, values in found if not np.isnan(values[0])}
 
     def send(self) -> None:
-        """Everything that was not sent before. Raises GpudeckError."""
+        """Send everything that was not sent before. Raises GpudeckError."""
         is_resumed = self._note.last is not None
         if not is_resumed:
             self._note.pass_host(0, 0)
@@ -343,7 +344,7 @@ class _SampleMover:
         self._tell(f"Samples: {total} of hosts ({self._values} values in this run) sent.")
 
     def _find_sent(self, host: KnownHost, hour: Hour) -> set[int]:
-        """The times of samples, in milliseconds, that the run before this one sent but could not note."""
+        """The times of samples, in milliseconds, that an earlier run sent but could not record."""
         selector = select_series(OBSERVED, {"host_id": host.host_id})
         found = self._reader.samples(selector, hour.start, hour.start + SECONDS)
         return {round(at * 1000) for _, samples in found for at, _ in samples}
@@ -396,7 +397,7 @@ class _SampleMover:
             _write_note(self._folder, self._note)
 
     def verify(self) -> None:
-        """Compare the number of samples in every hour. Raises GpudeckError for a difference that stays."""
+        """Compare the number of samples of every hour. Raises GpudeckError for a difference that persists."""
         if not self._note.sent:
             return
         first, last = min(self._note.sent), max(self._note.sent)

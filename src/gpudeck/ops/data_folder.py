@@ -39,13 +39,13 @@ _STAGE: Final = ".restoring"
 _DECIDED: Final = ".restored"
 _PLAN: Final = "plan.json"
 _BESIDE: Final = ("-wal", "-shm", "-journal")
-"""The files that SQLite keeps next to a database belong to it: with another one it would be damage."""
+"""SQLite's files next to a database belong to it: with another database they would damage it."""
 _T = TypeVar("_T")
 
 
 def lock_for_hub(data_dir: Path, hint: str = "Start the hub when it is done.") -> IO[bytes]:
-    """What a running hub holds until it closes it, or is killed. Raises UsageError while a restore is at work. One that
-    was interrupted is completed first, or undone."""
+    """The lock that a running hub holds until it closes it, or is killed. Raises UsageError during a restore. An
+    interrupted restore is completed first, or undone."""
     problem = f"a backup is being restored in {data_dir}."
     # Whether an exchange is at work or was interrupted.
     if (data_dir / _DECIDED).exists() or (data_dir / _STAGE).exists():
@@ -55,8 +55,8 @@ def lock_for_hub(data_dir: Path, hint: str = "Start the hub when it is done.") -
 
 
 def lock_fleet(data_dir: Path, fleet: str) -> IO[bytes]:
-    """Held by the one hub that serves this fleet from this folder, until it closes it or is killed. Raises UsageError
-    where another hub does."""
+    """The lock of the one hub that serves this fleet from this folder, until it closes it or is killed. Raises
+    UsageError if another hub holds it."""
     file = data_dir / FLEET_FILE.format(fleet)
     try:
         other = file.read_text(errors="replace").strip()
@@ -75,7 +75,7 @@ def lock_fleet(data_dir: Path, fleet: str) -> IO[bytes]:
 
 @contextlib.contextmanager
 def lock_exclusively(data_dir: Path) -> Iterator[None]:
-    """No hub runs on that folder meanwhile, and none starts. Raises UsageError where one runs."""
+    """While this lock is held, no hub runs on that folder, and none starts. Raises UsageError if one runs."""
     with _lock(
         data_dir / FILE,
         fcntl.LOCK_EX,
@@ -98,7 +98,7 @@ def _finish(data_dir: Path) -> None:
 
 class _LockFile(io.FileIO):
     def close(self) -> None:
-        """Unlocks: a child process of another thread has the descriptor too, until it runs its program."""
+        """Unlocks explicitly: a child process of another thread has the descriptor too, until it runs its program."""
         if not self.closed:
             with contextlib.suppress(OSError):
                 fcntl.flock(self, fcntl.LOCK_UN)
@@ -118,7 +118,7 @@ def _lock(file: Path, kind: int, problem: str, hint: str) -> IO[bytes]:
 
 
 def _open(file: Path) -> int:
-    """One that root makes belongs to the owner of the folder: the hub has to open it too."""
+    """A file that root creates gets the owner of the folder: the hub must be able to open it."""
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         if os.geteuid() == 0:
@@ -133,8 +133,8 @@ def _open(file: Path) -> int:
 
 
 class _Plan(Struct, frozen=True):
-    """Which files move where, by their paths below the data folder: those that leave first. `aside` is the folder for
-    them, None where none does."""
+    """Which files move where, as paths below the data folder; removals come first. `aside` is the folder for these,
+    None without any."""
 
     moves: list[tuple[str, str]]
     aside: str | None
@@ -142,7 +142,7 @@ class _Plan(Struct, frozen=True):
 
 @contextlib.contextmanager
 def staging(data_dir: Path) -> Iterator[Path]:
-    """An empty folder for the new files. What is in it at the end, and was not put in place, is deleted."""
+    """An empty folder for the new files. Files that were not put in place are deleted at the end."""
     stage = data_dir / _STAGE
     stage.mkdir(mode=0o700)
     try:
@@ -152,8 +152,8 @@ def staging(data_dir: Path) -> Iterator[Path]:
 
 
 def replace_files(data_dir: Path, names: list[str]) -> Path | None:
-    """Put the staged files of these names in place, and what has one of these names aside; where that is then. Raises
-    OSError; then everything is as it was."""
+    """Put the staged files of these names in place, and move existing ones aside; returns the folder with those. Raises
+    OSError; then nothing has changed."""
     plan = _decide(data_dir, names)
     stage, aside = data_dir / _STAGE, None if plan.aside is None else data_dir / plan.aside
     try:
@@ -167,7 +167,7 @@ def replace_files(data_dir: Path, names: list[str]) -> Path | None:
 
 
 def finish(data_dir: Path) -> None:
-    """Complete an exchange that was interrupted, or undo it where it was not decided. Raises OSError."""
+    """Complete an interrupted exchange, or undo it if it was not decided. Raises OSError."""
     shutil.rmtree(data_dir / _STAGE, ignore_errors=True)
     file = data_dir / _DECIDED / _PLAN
     if file.exists():
@@ -197,8 +197,8 @@ def _decide(data_dir: Path, names: list[str]) -> _Plan:
 
 
 def _carry_out(data_dir: Path, plan: _Plan) -> None:
-    """Move one file after another; when one fails those before it are undone. May be done again after it was
-    interrupted: of a name that leaves and comes, the old file is aside already. Raises OSError."""
+    """Move one file after another; if one fails, those before it are undone. Can be repeated after an interruption: of
+    a name that leaves and comes, the old file is aside already. Raises OSError."""
     decided = data_dir / _DECIDED
     done: list[tuple[Path, Path]] = []
     try:
@@ -217,7 +217,7 @@ def _carry_out(data_dir: Path, plan: _Plan) -> None:
 
 
 def _sync(path: Path) -> None:
-    """A file or folder on the disk itself, so that a power cut does not undo the order of the steps."""
+    """Flush a file or folder to disk, so that a power failure cannot reorder the steps."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -234,8 +234,8 @@ def _belong_to_owner_of(data_dir: Path, files: list[Path]) -> None:
 
 
 def use_database(config: Path | None, work: Callable[[Database], Awaitable[_T]]) -> _T:
-    """Do something with the database that the configuration names. Raises UsageError. Tables of an older gpudeck are
-    updated only while no hub uses them, and never on a PostgreSQL server."""
+    """Use the database of the configuration. Raises UsageError. Tables of an older gpudeck are migrated only while no
+    hub uses them, and never on a PostgreSQL server."""
     settings, _ = load_settings(config)
     folder = find_data_dir(settings)
     if settings.database is not None:
@@ -282,7 +282,7 @@ async def _use(address: str | None, folder: Path, work: Callable[[Database], Awa
 
 
 def _make_for_owner(folder: Path) -> None:
-    """A new database that root makes belongs to the owner of its folder: a hub that runs as them could not open it."""
+    """A new database that root creates gets the owner of its folder: a hub of that user could not open it otherwise."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:

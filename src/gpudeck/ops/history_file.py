@@ -1,4 +1,4 @@
-"""The hub's history file for commands that are run on its machine."""
+"""The hub's history file, for commands on the hub's machine."""
 
 import sqlite3
 import time
@@ -40,7 +40,7 @@ def find_path(file: Path | None, config: Path | None) -> Path:
 
 @contextmanager
 def opened(file: Path | None, config: Path | None) -> Iterator[tuple[HistoryView, Path]]:
-    """A view of that file, or of the hub's own. Raises UsageError where there is none, or it cannot be read."""
+    """A view of that file, or of the hub's own. Raises UsageError if there is none, or if it cannot be read."""
     path = find_path(file, config)
     try:
         with view_file(path) as view:
@@ -64,7 +64,7 @@ def verify(path: Path) -> Iterator[str]:
 
 
 def repair(path: Path) -> RepairReport:
-    """Set the damaged parts of that file aside. Raises UsageError where a hub is running, or it cannot be written."""
+    """Set the damaged parts of that file aside. Raises UsageError if a hub is running, or if it cannot be written."""
     try:
         return repair_file(path, time.time())
     except (sqlite3.Error, OSError, Temporary) as error:
@@ -77,7 +77,7 @@ def _cannot_read(path: Path, error: sqlite3.Error) -> UsageError:
 
 
 def accept_clock(config: Path | None) -> str:
-    """Note that this machine's clock is right; what it says. Raises UsageError."""
+    """Record that this machine's clock is right; returns a message. Raises UsageError."""
     data_dir, now = choose_data_dir(load_settings(config)[0]), time.time()
     try:
         write_certain(data_dir, now)
@@ -94,7 +94,7 @@ def choose(start: float, end: float, hosts: Sequence[str], gpus: Sequence[str], 
 
 
 def export(view: HistoryView, query: SamplesQuery) -> Iterator[str]:
-    """Samples as CSV, part by part. Raises HistoryRefused."""
+    """Samples as CSV, in parts. Raises HistoryRefused."""
     encoder = make_encoder("csv", sample_fields(query.metrics))
     page = SamplePage([], None, 0.0)
     while page.share < 1.0:

@@ -25,7 +25,7 @@ _LIST_SECONDS = 5.0
 
 
 class Step(Struct, frozen=True):
-    """One thing that was tried. `told` is what was found, or what is wrong and what to do."""
+    """One step. `told` is the result, or the problem and what to do."""
 
     name: str
     is_good: bool
@@ -35,8 +35,8 @@ class Step(Struct, frozen=True):
 def find_target(
     settings: Settings, name: str, hub: str, *, via: str | None = None, port: int | None = None, user: str | None = None
 ) -> Target:
-    """The host as it is configured, found by discovery or was added under that name; one that only reports to the hub,
-    as such; any other, as the arguments say. Asks the lists of discovery, and the hub."""
+    """The host as configured, discovered or added under that name; one that only reports to the hub, as such; any other
+    as given by the arguments. Queries discovery and the hub."""
     known = next((target for target in asyncio.run(_list_targets(settings)) if target.name == name), None)
     if known is None:
         source = _source_at(hub, name)
@@ -50,7 +50,7 @@ def find_target(
 
 
 async def _list_targets(settings: Settings) -> list[Target]:
-    """In the order in which the first of a name counts. A list that cannot be read now contributes no host."""
+    """In order of precedence. A list that cannot be read contributes no host."""
     providers = [*make_providers(settings.hosts, settings.discovery), *make_compat_providers(settings.compat)]
     lists = await asyncio.gather(*(_inspect_list(provider) for provider in providers))
     managed = ManagedHosts(choose_data_dir(settings) / "hosts.yaml").targets()
@@ -81,7 +81,7 @@ def _source_at(hub: str, name: str) -> str | None:
 
 
 def try_host(target: Target, ways: Mapping[str, PollMethod], hub: str) -> Iterator[Step]:
-    """The steps, each as soon as it is done; none follows one that failed. `hub` is asked about a host that pushes."""
+    """The steps, each as soon as it is done; a failed step is the last. `hub` is asked about a host that pushes."""
     if target.via == "push":
         yield from _ask_hub(target, hub)
         return
@@ -106,7 +106,7 @@ async def _try(target: Target, way: PollMethod) -> AsyncIterator[Step]:
 
 
 def _is_found_by_ssh(target: Target) -> bool:
-    """Whether ssh_config or a jump host decides where the host is: then its name need not mean anything here."""
+    """Whether ssh_config or a jump host decides where the host is: then its name may be unknown here."""
     return target.via == "ssh" and (target.jump is not None or not _resolves(target.host))
 
 
@@ -174,7 +174,7 @@ def _inspect(report: Report, via: str) -> Iterator[Step]:
 
 
 def _inspect_processes(gpus: list[GpuReading], via: str) -> Step:
-    """Most exporters list no processes: nothing is wrong with a host that is read from one."""
+    """Most exporters list no processes, which is not a problem."""
     unlisted = next((gpu for gpu in gpus if gpu.processes is None and not gpu.missing), None)
     if unlisted is not None:
         told = f"they are not listed: {unlisted.processes_reason or 'no reason is given'}"

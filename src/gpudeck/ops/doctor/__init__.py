@@ -1,5 +1,5 @@
 """`gpudeck doctor`: finds problems on this machine, and names the next step. A check is a function that returns
-findings, each ok, warn, fail or skip. It changes nothing, and nothing that it does can hang for long."""
+findings, each ok, warn, fail or skip. Checks change nothing, and have deadlines."""
 
 from collections.abc import Callable, Iterable
 from typing import Literal
@@ -12,7 +12,7 @@ Verdict = Literal["ok", "warn", "fail", "skip"]
 
 
 class Finding(Struct, frozen=True):
-    """`told` is what was found; `next_step` what to do about it. `skip` is what could not be asked, and never a
+    """`told` is the result; `next_step` what to do about it. `skip` is a check that could not be made, and is never a
     success."""
 
     area: str
@@ -23,7 +23,7 @@ class Finding(Struct, frozen=True):
 
 
 class Area:
-    """Makes the findings of one area."""
+    """Creates the findings of one area."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -42,7 +42,7 @@ class Area:
 
 
 def guarded(area: str, name: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """What a check finds, up to where it breaks: that costs itself only, and is said."""
+    """The findings of a check up to the point where it fails: a failure affects only itself, and is reported."""
     found: list[Finding] = []
     try:
         found.extend(check())

@@ -1,5 +1,5 @@
 """An archive for a bug report: versions, settings, findings, the last lines of the log, the fleet in numbers. Secrets
-are removed in three layers: settings by what they are, text by what it looks like, and the very secrets known here."""
+are removed in three layers: settings by their kind, text by its appearance, and all secrets known here."""
 
 import gzip
 import importlib.metadata
@@ -31,7 +31,7 @@ from gpudeck.settings import Settings
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://\S*")
 _PASSWORD = re.compile(r":([^:\s]{4,})@")
 _SHORTEST, _SHORTEST_OF_ADDRESS = 4, 8
-"""A secret of fewer characters is not looked for in text: it would be found everywhere."""
+"""Shorter secrets are not searched for in text: they would match everywhere."""
 _UNITS = ("gpudeck-hub", "gpudeck-agent")
 _LOG_LINES = 400
 _PACKAGES = (
@@ -48,7 +48,7 @@ _PACKAGES = (
 
 
 def show_settings(settings: Settings) -> Any:
-    """The settings as plain values, without those that are secret or may hold a secret."""
+    """The settings as plain values, without those that are, or may contain, secrets."""
     return _hide(msgspec.to_builtins(settings, enc_hook=str), "", set())
 
 
@@ -71,12 +71,12 @@ def _hide(value: Any, name: str, found: set[str]) -> Any:
 
 
 def show_address(text: str) -> str:
-    """Of each address in a text only its kind: any part of it may be a secret."""
+    """Only the kind of each address in a text: any part of it may be a secret."""
     return _URL.sub(rf"\1://{HIDDEN}", text)
 
 
 def find_secrets(settings: Settings, files: Iterable[Path]) -> set[str]:
-    """Every secret that is known here: in the settings, and in the files that they name."""
+    """Every secret known here: in the settings, and in the files that they name."""
     found: set[str] = set()
     _hide(msgspec.to_builtins(settings, enc_hook=str), "", found)
     for file in files:
@@ -87,7 +87,7 @@ def find_secrets(settings: Settings, files: Iterable[Path]) -> set[str]:
 
 
 def _secrets_of_address(text: str) -> set[str]:
-    """Passwords, and parts of the path and the query. Nothing of a text that is no address."""
+    """Passwords, and parts of the path and the query. Empty for a text that is not an address."""
     if "://" not in text:
         return set()
     parts = {part for part in re.split(r"[/?&=:@#,\s]", text.partition("://")[2]) if len(part) >= _SHORTEST_OF_ADDRESS}
@@ -105,7 +105,7 @@ def _read_secrets(file: Path) -> set[str]:
 
 
 class Redactor:
-    """Makes text fit to be sent away. `names` are replaced too, each by its replacement."""
+    """Removes secrets from text. `names` are replaced, too."""
 
     def __init__(self, secrets: Iterable[str], names: Mapping[str, str] | None = None) -> None:
         # The longest first: one may be a part of another.
@@ -133,7 +133,7 @@ def write_bundle(
     *,
     log: str | None = None,
 ) -> list[str]:
-    """Write the archive, readable by its owner alone; returns the names of what is in it. Raises UsageError."""
+    """Write the archive, readable only by its owner; returns the names of its files. Raises UsageError."""
     if settings is not None:
         settings = msgspec.structs.replace(settings, users={})
     scrubber = Redactor(secrets, find_names(fleet))
@@ -219,7 +219,7 @@ def summarize(fleet: Fleet) -> dict[str, Any]:
 
 
 def find_names(fleet: Fleet | None) -> dict[str, str]:
-    """Hosts, users and commands of a fleet, and what stands for them."""
+    """Hosts, users and commands of a fleet, with their replacements."""
     hosts = [] if fleet is None else fleet.hosts
     processes = [process for host in hosts for gpu in host.gpus for process in gpu.processes or ()]
     users = {process.user for process in processes}

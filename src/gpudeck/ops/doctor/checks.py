@@ -1,5 +1,5 @@
-"""Which checks are run on this machine, and the hub and the files that they are about; and the way from an agent to its
-hub."""
+"""The checks for this machine, with the hub and the files that they examine; and the checks of the connection from an
+agent to its hub."""
 
 import email.utils
 import json
@@ -41,8 +41,8 @@ OF_THE_UNIT = Path("/etc/gpudeck/agent.token")
 
 
 class DoctorContext(Struct, frozen=True):
-    """What is examined. `settings` is None where the file has mistakes. `is_hub`: a hub was started here before, or its
-    settings are here. `hub` is the address that the agent reports to."""
+    """What is examined. `settings` is None if the file has mistakes. `is_hub`: a hub was started here before, or its
+    settings are here. `hub` is the URL that the agent reports to."""
 
     settings: Settings | None
     findings: list[Finding]
@@ -55,8 +55,8 @@ class DoctorContext(Struct, frozen=True):
 def load_context(
     config: Path | None, hub: str | None, token_file: str | None, on: str, named: tuple[str, str] | None = None
 ) -> DoctorContext:
-    """Read the settings, and see what this machine is. `on` is `host`, `hub` or `auto`. `named` is the hub that all
-    commands use, and what names it; None for the default."""
+    """Read the settings and detect the role of this machine. `on` is `host`, `hub` or `auto`. `named` is the hub that
+    all commands use, with its origin; None for the default."""
     try:
         settings, file = load_settings(config)
     except (ConfigurationError, UsageError) as error:
@@ -152,7 +152,7 @@ def list_secrets(context: DoctorContext) -> set[str]:
 
 
 def check_agent(settings: AgentSettings, hub: str) -> Iterator[Finding]:
-    """The way from an agent to each of its hubs: the token's file, the answer, version, clock, and the token."""
+    """The connection from an agent to each of its hubs: the token's file, the answer, version, clock, and the token."""
     token, finding = check_token_file(settings.token_file)
     yield finding
     try:
@@ -222,7 +222,7 @@ def _read_version(answer: urllib3.BaseHTTPResponse) -> str | None:
 
 
 def compare_versions(own: str, other: str) -> Finding:
-    """Neighbouring minor versions understand each other."""
+    """Adjacent minor versions are compatible."""
     if own == other:
         return _AGENT.ok("version", f"gpudeck {own} here and on the hub")
     ours, theirs = own.split(".")[:2], other.split(".")[:2]
@@ -233,7 +233,7 @@ def compare_versions(own: str, other: str) -> Finding:
 
 
 def compare_clocks(now: float, date: str | None) -> Finding:
-    """`date` is the header of an answer: of whole seconds, which is enough."""
+    """`date` is the header of an answer, in whole seconds, which is enough."""
     parsed = email.utils.parsedate_to_datetime(date) if date else None
     if parsed is None:
         return _AGENT.skip("clock", "the hub's answer contains no time")
@@ -282,7 +282,7 @@ def _try_token(pool: urllib3.PoolManager, url: str, token: str, report: bytes) -
 
 
 def _read_refusal(answer: urllib3.BaseHTTPResponse) -> tuple[str, str] | None:
-    """What the hub says of a token that is good, for another host; None where it is not that."""
+    """The hub's refusal of a valid token that is for another host; None for another refusal."""
     try:
         error = json.loads(answer.data)["error"]
         return (clean(error["message"]), clean(error["hint"])) if error["code"] == "other_host" else None

@@ -31,7 +31,7 @@ _AREA = Area("hub")
 _DATABASE = "gpudeck.db"
 _ROOM_WARN, _ROOM_FAIL = 2 * 1024**3, 200 * 1024**2
 _CHECKED_WHOLE = 256 * 1024**2
-"""A larger file is only opened: to read all of it may take minutes."""
+"""Larger files are only opened: reading them completely may take minutes."""
 _RESTORE = "Stop the hub, and restore a backup with gpudeck restore (docs/database.md)."
 
 
@@ -50,7 +50,7 @@ def check_hub_files(settings: Settings) -> Iterator[Finding]:
 
 
 def check_port(listen: Address) -> Finding:
-    """A port in use is right if the hub itself listens there: the listener is asked."""
+    """A port in use is fine if the hub itself listens there: the listener is asked."""
     try:
         open_socket(listen).close()
     except UsageError as error:
@@ -168,14 +168,14 @@ def check_certificate(cert_file: Path, key_file: Path) -> Finding:
 
 ANSWER_SECONDS = 10.0
 _MOST = 20
-"""Of hosts with one kind of trouble so many are named."""
+"""The most hosts that are named for one kind of problem."""
 _COUNTED = re.compile(
     r'^gpudeck_messages_(failed_total|waiting|given_up_total)\{channel="([^"]*)"\} ([\d.e+]+)$', re.MULTILINE
 )
 
 
 class HubSummary(Struct, frozen=True):
-    """What is looked at here of what a hub says about itself (see api.about.About)."""
+    """The part of a hub's self-description that is examined (see api.about.About)."""
 
     version: str
     demo: bool
@@ -186,7 +186,7 @@ class HubSummary(Struct, frozen=True):
 
 
 def check_running(client: Client) -> Iterator[Finding]:
-    """By its own words. `client` brings the token of an admin, where there is one."""
+    """What the hub says about itself. `client` has the token of an admin, if there is one."""
     try:
         about = client.read(client.get("/api/v1/about"), HubSummary)
     except GpudeckError as error:
@@ -256,8 +256,8 @@ def _test_of(host: Host) -> str:
 
 
 def check_messages(settings: NotifySettings, metrics: str) -> Iterator[Finding]:
-    """The channels by name: their addresses hold secrets; and the bot, where the hub has one. `metrics` is the hub's
-    page; empty where there is none."""
+    """The channels by name, because their addresses contain secrets; and the bot, if there is one. `metrics` is the
+    hub's exposition; empty if there is none."""
     if not settings.channels:
         yield _AREA.skip(
             "messages", "no channel is configured, so alerts are not sent", "Add notify.channels to gpudeck.yaml."

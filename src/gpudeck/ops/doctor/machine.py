@@ -1,5 +1,5 @@
-"""Checks this machine as the agent reads it: GPUs, driver, permissions, visible processes. As a program it asks NVML
-what it is, and prints that as JSON: any call may hang in a sick driver."""
+"""Checks this machine as the agent reads it: GPUs, driver, permissions, visible processes. As a program it queries NVML
+and prints the result as JSON: any call may hang in a broken driver."""
 
 import os
 import re
@@ -19,7 +19,7 @@ _AREA = Area("machine")
 _NVIDIA = "0x10de"
 _OTHERS = {"0x1002": "AMD", "0x8086": "Intel"}
 _DISPLAY = "0x03"
-"""How the PCI classes of displays and 3D controllers begin."""
+"""The PCI classes of displays and 3D controllers begin with this."""
 _MODULE = re.compile(r"Kernel Module\s+(?:for \S+\s+)?([\d.]+)")
 _HIDEPID = re.compile(r"hidepid=(\w+)")
 _STEPS = {
@@ -33,7 +33,7 @@ _LOOK = "Check nvidia-smi and the kernel log (dmesg)."
 
 
 class ProbedGpu(Struct, frozen=True):
-    """`problem` is why it cannot be read; `is_persistent` None where the driver does not tell."""
+    """`problem` is why it cannot be read; `is_persistent` is None if the driver does not tell."""
 
     index: int
     problem: str | None = None
@@ -104,7 +104,7 @@ def check_driver(root: Path) -> Finding:
 
 
 def check_devices(root: Path) -> Iterator[Finding]:
-    """The driver makes these files when it is first used; root may always open them."""
+    """The driver creates these files at its first use; root may always open them."""
     devices = sorted(path for path in (root / "dev").glob("nvidia*") if re.fullmatch(r"nvidia(ctl|\d+)", path.name))
     if not devices:
         step = "Run nvidia-smi once as root, or enable nvidia-persistenced: either makes them."
