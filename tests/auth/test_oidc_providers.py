@@ -95,8 +95,10 @@ def test_a_login_that_is_tried_shows_claims_and_reasons_and_logs_nobody_in(
 class Player:
     """The hub's own service in this process, so that a test says when sessions are due."""
 
-    def __init__(self, place: HubPlace, issuer: str, database: Database | None = None, **mapping: Any) -> None:
-        (place.folder / "secret").write_text(SECRET)
+    def __init__(
+        self, place: HubPlace, issuer: str, database: Database | None = None, *, secret: str = SECRET, **mapping: Any
+    ) -> None:
+        (place.folder / "secret").write_text(secret)
         usual = MappingSettings(roles={"admin": ["gpu-admins"]}, default_role="viewer")
         scopes, file = ["openid", "profile", "email", "groups"], str(place.folder / "secret")
         settings = OidcSettings("node", issuer, CLIENT, file, scopes=scopes, mapping=replace(usual, **mapping))
@@ -372,6 +374,27 @@ def test_tokens_of_before_are_suspended_when_nobody_can_be_asked_about_their_use
         await database.execute(update(identities).values(checked_at=0.0))
         await player.ask_again()
         assert player.auth.find_token(token) is None
+
+    player.run(playing())
+
+
+def test_a_new_secret_of_the_client_ends_nothing(place: HubPlace, provider: NodeProvider, database: Database) -> None:
+    player = Player(place, provider.issuer, database)
+
+    async def playing() -> None:
+        secret = await player.finish(*await player.begin("ada"))
+        token = await player.make_token(secret)
+        provider.change_secret("another-secret-of-the-client")
+        await player.ask_again()
+        assert "does not accept this hub as a client" in str(player.logins.providers["node"].problem)
+        restarted = Player(place, provider.issuer, database, secret="another-secret-of-the-client")
+        await restarted.auth.load()
+        assert await restarted.check(secret) is not None
+        assert restarted.auth.find_token(token) is not None
+        assert restarted.logins.providers["node"].problem is None
+        provider.change_user("ada", None)
+        assert await restarted.check(secret) is None
+        await restarted.logins.close()
 
     player.run(playing())
 

@@ -101,6 +101,11 @@ class NodeProvider:
         body = b"" if claims is None else json.dumps(claims).encode()
         httpx.put(f"{self.issuer}/test/users/{name}", content=body).raise_for_status()
 
+    def change_secret(self, secret: str) -> None:
+        """The client's; also after a restart. Everything else goes on."""
+        self._settings["client"]["client_secret"] = secret
+        httpx.put(f"{self.issuer}/test/secret", content=secret.encode()).raise_for_status()
+
     def _answers(self) -> bool:
         with contextlib.suppress(httpx.HTTPError):
             return httpx.get(f"{self.issuer}/.well-known/openid-configuration").status_code == 200

@@ -2,7 +2,8 @@
 
 What a login needs between its two ends is in an encrypted cookie of the browser that began it. So a callback that
 another browser was made to open does nothing, an answer of one provider cannot be used for another, and thousands of
-begun logins cost no memory. The keys for this come from the clients' secrets, which all hubs of a fleet know.
+begun logins cost no memory. The keys for this come from the clients' secrets, which all hubs of a fleet know. Tokens of
+providers are in the database, encrypted with a key of the hub's own: they outlive a new secret of the client.
 """
 
 import asyncio
@@ -49,7 +50,7 @@ _NO_REFRESH: Final = (
     "the provider gives no refresh token, so sessions and personal tokens end `expire` after a login; most providers "
     "give one with the scope offline_access"
 )
-_sessions, _table = schema.sessions, schema.provider_grants
+_sessions, _table, _keys = schema.sessions, schema.provider_grants, schema.own_keys
 _accounts, _identities = schema.accounts, schema.identities
 
 
@@ -96,6 +97,7 @@ class OidcLogins:
         self._database = identities.database
         self._audit = identities.audit
         self._boxes = {name: _make_box(provider.secret) for name, provider in self.providers.items()}
+        self._grant_box: Fernet | None = None
         self._used: dict[str, float] = {}
         self._under_way = 0
         self._unconfirmed: set[str] = set()
@@ -165,7 +167,8 @@ class OidcLogins:
         provider = None if row is None else self._of_issuer(row.provider)
         if row is None or provider is None:
             return None
-        return provider, self._open(provider, row.sealed).id_token
+        sealed = await self._open(row.sealed)
+        return provider, None if sealed is None else sealed.id_token
 
     async def end_sessions(self, name: str, logout_token: str) -> int:
         """Back-channel logout: end what the provider says. Returns how many sessions. Raises Refused."""
@@ -232,7 +235,7 @@ class OidcLogins:
             "provider": settings.issuer,
             "subject": read.subject,
             "sid": sid if isinstance(sid, str) and len(sid) <= 255 else None,
-            **self._tokens(provider, read, None),
+            **await self._tokens(provider, read, None),
         }
 
         def also(session_hash: str, account: Account) -> Executable:
@@ -241,21 +244,31 @@ class OidcLogins:
         user = _user(provider, read.subject, mapped)
         return await self._identities.log_in(user, address, user_agent, also)
 
-    def _tokens(self, provider: OidcProvider, read: ProviderAnswer, before: _Sealed | None) -> dict[str, object]:
+    async def _tokens(self, provider: OidcProvider, read: ProviderAnswer, before: _Sealed | None) -> dict[str, object]:
         """The columns that change with each answer of the provider."""
         kept = before or _Sealed()
         sealed = _Sealed(read.refresh_token or kept.refresh_token, read.id_token or kept.id_token)
         settings = provider.settings
         wait = settings.expire if sealed.refresh_token is None else settings.refresh
-        body = self._boxes[settings.name].encrypt(msgspec.json.encode(sealed)).decode()
+        body = (await self._load_grant_box()).encrypt(msgspec.json.encode(sealed)).decode()
         return {"sealed": body, "due_at": self._now() + wait}
 
-    def _open(self, provider: OidcProvider, sealed: str) -> _Sealed:
-        """Empty where it was sealed with another secret of the client."""
+    async def _open(self, sealed: str) -> _Sealed | None:
+        """None where it was sealed with another key."""
         try:
-            return msgspec.json.decode(self._boxes[provider.settings.name].decrypt(sealed.encode()), type=_Sealed)
+            return msgspec.json.decode((await self._load_grant_box()).decrypt(sealed.encode()), type=_Sealed)
         except (InvalidToken, msgspec.DecodeError):
-            return _Sealed()
+            return None
+
+    async def _load_grant_box(self) -> Fernet:
+        """With the key that all hubs of a database have; the first one makes it."""
+        if self._grant_box is None:
+            name = "provider_grants"
+            new = self._database.insert(_keys).values(name=name, key=Fernet.generate_key().decode())
+            await self._database.execute(new.on_conflict_do_nothing())
+            found = await self._database.execute(select(_keys.c.key).where(_keys.c.name == name))
+            self._grant_box = Fernet(found.scalar_one())
+        return self._grant_box
 
     def _of_issuer(self, issuer: str) -> OidcProvider | None:
         return next((one for one in self.providers.values() if one.settings.issuer == issuer), None)
@@ -345,7 +358,10 @@ class OidcLogins:
         if provider is None:
             await self._end(None, row, "its provider is no longer configured")
             return
-        sealed = self._open(provider, row.sealed)
+        sealed = await self._open(row.sealed)
+        if sealed is None:
+            await self._end(provider, row, "the hub has lost the key of its refresh token")
+            return
         if sealed.refresh_token is None:
             await self._end(provider, row, "the provider has given no refresh token, so it cannot be asked")
             return
@@ -367,7 +383,7 @@ class OidcLogins:
             if name in self._unconfirmed:
                 log.info("logins through %s are confirmed again", name)
             self._unconfirmed.discard(name)
-            await self._database.execute(update(_table).where(is_it).values(self._tokens(provider, read, sealed)))
+            await self._database.execute(update(_table).where(is_it).values(await self._tokens(provider, read, sealed)))
 
     async def _follow(self, provider: OidcProvider, read: ProviderAnswer) -> bool:
         """Role, group and mail address of now; False for an account that is disabled. Raises GrantEnded for a user who

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-OLDEST, NEWEST = "0018", "0025"
+OLDEST, NEWEST = "0018", "0026"
 """`NEWEST` is the version of the tables in `schema.py`, a number, so that newer versions are recognised. Tables older
 than `OLDEST` were never released."""
 VERSION_TABLE = "gpudeck_version"

@@ -91,6 +91,14 @@ provider_grants = Table(
 )
 """What OIDC providers issued at a login: with it the hub asks whether the user may continue."""
 
+own_keys = Table(
+    "own_keys",
+    metadata,
+    Column("name", String(64), primary_key=True),  # of the table whose rows it encrypts
+    Column("key", String(64), nullable=False),
+)
+"""Keys that the first hub of a database makes, for all of them."""
+
 login_trials = Table(
     "login_trials",
     metadata,

@@ -1,5 +1,6 @@
 // A real OpenID Connect provider for tests: `node provider.mjs SETTINGS.json`. Any password is accepted.
-// PUT /test/users/NAME replaces the claims of a user; without a body the user is disabled.
+// PUT /test/users/NAME replaces the claims of a user; without a body the user is disabled. PUT /test/secret replaces the
+// client's secret.
 import { readFileSync } from 'node:fs'
 import Provider from 'oidc-provider'
 
@@ -28,10 +29,11 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
 })
 
 provider.use(async (ctx, next) => {
-  const [, name] = ctx.path.match(/^\/test\/users\/(\w+)$/) ?? []
-  if (name === undefined) return next()
+  const [, name] = ctx.path.match(/^\/test\/(?:users\/(\w+)|secret)$/) ?? []
+  if (!ctx.path.startsWith('/test/')) return next()
   const body = Buffer.concat(await ctx.req.toArray()).toString()
-  if (body === '') known.delete(name)
+  if (name === undefined) (await provider.Client.find(client.client_id)).clientSecret = body
+  else if (body === '') known.delete(name)
   else known.set(name, JSON.parse(body))
   ctx.status = 204
 })
