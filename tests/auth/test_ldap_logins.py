@@ -122,12 +122,14 @@ def test_first_login_makes_an_account_with_role_group_and_mail(stage: Stage) -> 
     assert "by LDAP" in asyncio.run(stage.auth.audit.list())[0].details
 
 
-def test_wrong_password_and_unknown_name_get_the_same_answer(stage: Stage) -> None:
+def test_wrong_password_and_unknown_name_get_the_same_answer(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
     wrong = "the name or the password is wrong. Try again, or ask an admin for a new password."
     assert stage.refusal("ada", "wrong") == wrong
     assert stage.refusal("nobody") == wrong
     assert stage.refusal("ada)(uid=*") == wrong
     assert stage.refusal("root", "wrong") == wrong
+    refused = "from 192.0.2.7 is refused: the name or the password is wrong"
+    assert caplog.messages == [f"log in as {who} {refused}" for who in (*["a name that nobody has"] * 3, "root")]
 
 
 def test_user_without_a_group_is_told_so_and_nobody_takes_over_an_account_of_the_hub(stage: Stage) -> None:

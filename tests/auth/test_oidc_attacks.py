@@ -16,7 +16,7 @@ from sqlalchemy import update
 
 from fakes.api_app import make_app, make_auth
 from fakes.hostile_provider import CLIENT, OTHER_KEY, SECRET, HostileProvider, hostile_provider
-from gpudeck.auth import audit, oidc, oidc_logins
+from gpudeck.auth import audit, oidc_logins
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.oidc_logins import FinishedLogin, OidcLogins, check_place
 from gpudeck.auth.settings import AuthSettings, OidcSettings
@@ -222,17 +222,36 @@ def test_another_key_of_the_same_name(auth: Auth, provider: HostileProvider) -> 
     assert "signature does not count" in refusal(auth, provider)
 
 
-def test_new_keys_are_found(auth: Auth, provider: HostileProvider, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oidc, "RETRY_SECONDS", 0.0)
-
+def test_new_keys_are_found_at_once_also_after_false_logout_tokens(auth: Auth, provider: HostileProvider) -> None:
     async def act(logins: OidcLogins) -> None:
         await finish(logins, *await begin(logins, provider))
+        for _ in range(3):
+            with pytest.raises(Refused):
+                await logins.end_sessions("p0", jwt.encode({"alg": "RS256", "kid": "x"}, {}, OTHER_KEY), "192.0.2.7")
+        assert provider.asked.count("/jwks_uri") == 1  # anybody can send these
         provider.key = type(provider.key).generate_key(2048, {"kid": "second", "use": "sig", "alg": "RS256"})
         provider.claims = {}
         await finish(logins, *await begin(logins, provider))
 
     run(auth, act)
     assert provider.asked.count("/jwks_uri") == 2
+
+
+@pytest.mark.parametrize("answer", [{"error": "access_denied"}, {"code": "secret-code", "iss": "https://evil.example"}])
+def test_a_login_that_is_cancelled_or_fails_leads_back_where_its_link_pointed(
+    auth: Auth, provider: HostileProvider, answer: dict[str, str]
+) -> None:
+    async def act(_: OidcLogins) -> str:
+        transport = httpx.ASGITransport(make_app(Hub(), auth=auth))  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url=PAGE) as http:
+            path = "/api/v1/login/oidc/p0"
+            begun = await http.get(path, params={"next": "?q=free#/device?code=ABCD"})
+            state = parse_qs(urlsplit(begun.headers["location"]).query)["state"][0]
+            ended = await http.get(f"{path}/callback", params={"state": state, **answer})
+            assert "note" in ended.headers["set-cookie"]
+            return str(ended.headers["location"])
+
+    assert run(auth, act) == f"{PAGE}/?q=free#/device?code=ABCD"
 
 
 def test_clocks_that_differ_by_a_minute_and_a_half(auth: Auth, provider: HostileProvider) -> None:
@@ -353,11 +372,14 @@ def test_places_on_the_page_are_kept() -> None:
     ],
 )
 def test_logout_tokens_that_do_not_count(
-    auth: Auth, provider: HostileProvider, changes: dict[str, Any], words: str
+    auth: Auth, provider: HostileProvider, caplog: pytest.LogCaptureFixture, changes: dict[str, Any], words: str
 ) -> None:
     usual = {"events": {"http://schemas.openid.net/event/backchannel-logout": {}}, "jti": "1", **changes}
+    token = provider.sign(provider.make_claims(**usual))
     with pytest.raises(Refused, match=words):
-        run(auth, lambda logins: logins.end_sessions("p0", provider.sign(provider.make_claims(**usual))))
+        run(auth, lambda logins: logins.end_sessions("p0", token, "192.0.2.7"))
+    assert "a logout by p0 from 192.0.2.7 is refused: the logout token does not count" in caplog.text
+    assert asyncio.run(auth.audit.list()) == []  # anybody can send these: they would fill it
 
 
 @pytest.mark.parametrize(
@@ -383,10 +405,10 @@ def test_logout_tokens_end_the_users_sessions_once(auth: Auth, provider: Hostile
         assert await auth.find_session(done.secret) is not None
         provider.claims = {}
         token = provider.sign(provider.make_claims(**usual))
-        assert await logins.end_sessions("p0", token) == 1
+        assert await logins.end_sessions("p0", token, "192.0.2.7") == 1
         assert await auth.find_session(done.secret) is None
         with pytest.raises(Refused, match="was used before"):
-            await logins.end_sessions("p0", token)
+            await logins.end_sessions("p0", token, "192.0.2.7")
 
     run(auth, act)
     assert asyncio.run(auth.audit.list())[0].action == "end session"

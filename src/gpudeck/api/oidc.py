@@ -75,7 +75,7 @@ async def finish_login(request: AuthRequest, name: _Provider, auth: TheAuth) -> 
     try:
         finished = await logins.finish(name, cookie, answer, *client_of(request))
     except (Temporary, Refused) as error:
-        return _back(request, logins, "", error)
+        return _back(request, logins, logins.place_of(name, cookie), error)
     if finished.secret is None:
         return _back(request, logins, "", TRIED)
     auth.note_account()
@@ -88,7 +88,7 @@ async def log_out_by_provider(request: AuthRequest, name: _Provider, auth: TheAu
     logins, body = _find(auth, name), await request.body()
     try:
         tokens = parse_qs(body[:MAX_LOGOUT_BYTES].decode("latin-1"), max_num_fields=8).get("logout_token", [""])
-        await logins.end_sessions(name, tokens[0])
+        await logins.end_sessions(name, tokens[0], client_of(request)[0])
     except (Refused, ValueError) as error:
         raise RequestRefused(400, "invalid_request", str(error)) from error
     return Response(Done(), headers={"Cache-Control": "no-store"})

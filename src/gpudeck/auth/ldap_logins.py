@@ -63,7 +63,8 @@ class LdapLogins:
             user = self._map(found)
         except Refused as error:
             caller, details = Caller(address=address), f"by {self._settings.label}: {error.message}"
-            await self._audit.refuse_login(caller, "log in", name, details)
+            line = f"log in through {self._settings.label} from {address} is refused: {error.message}"
+            await self._audit.refuse_login(caller, "log in", name, details, line)
             raise
         return await self._identities.log_in(user, address, user_agent)
 

@@ -314,12 +314,13 @@ class Login:
         *,
         away: DirectoryAway | None = None,
     ) -> _T:
-        """Raises LoginRefused where it was not done. Unknown names are left out of the audit log: people type
-        their password there by mistake. `away` is why the directory could not be asked."""
+        """Raises LoginRefused where it was not done. Unknown names are left out of the audit log: people type their
+        password there by mistake. `away` is why the directory could not be asked."""
         if done is None:
             subject = account.name if account is not None else "a name that nobody has"
             details = "" if away is None else away.message
-            await self._audit.refuse_login(Caller(address=address), action, subject, details)
+            line = f"{action} as {subject} from {address} is refused: {details or 'the name or the password is wrong'}"
+            await self._audit.refuse_login(Caller(address=address), action, subject, details, line)
             if away is not None:
                 raise LoginRefused(
                     f"the name or the password is wrong, or {away.message}", away.hint if self._takes_passwords else ""

@@ -45,7 +45,8 @@ BEGIN_SECONDS: Final = 2.0
 """The same before a browser is sent to the provider."""
 KEYS_SECONDS: Final = 3600.0
 RETRY_SECONDS: Final = 15.0
-"""The provider is asked for its document or its keys so seldom at most while something is wrong with them."""
+"""While something is wrong with the provider's document, or with tokens that anybody can send, it is asked for its
+document or its keys this often at most."""
 AT_ONCE: Final = 8
 _MAX_KEYS: Final = 50
 _METHODS: Final = ("client_secret_basic", "client_secret_post")
@@ -209,7 +210,8 @@ class OidcProvider:
 
     async def read_logout_token(self, token: str) -> tuple[str | None, str | None, str]:
         """The user and the provider's session that end, and the token's own id. Raises Refused."""
-        claims = await self._decode(token)
+        # Anybody can send these.
+        claims = (await self._decode(token, RETRY_SECONDS)).claims
         now = self._now()
         issued, expires = claims.get("iat"), claims.get("exp", now + 1)
         audience = claims.get("aud")
@@ -379,7 +381,7 @@ class OidcProvider:
 
     async def _verify(self, id_token: str, *, access_token: str, nonce: str | None = None) -> dict[str, Any]:
         """The claims of an ID token of this provider for this client. Raises Refused."""
-        token = await self._decode_token(id_token)
+        token = await self._decode(id_token)
         parameters = {"client_id": self.settings.client_id, "access_token": access_token}
         options: Any = {
             "iss": {"essential": True, "value": self.settings.issuer},
@@ -397,18 +399,15 @@ class OidcProvider:
             raise Refused("the ID token does not count: it names no user (sub).")
         return dict(claims)
 
-    async def _decode(self, token: str) -> dict[str, Any]:
-        return dict((await self._decode_token(token)).claims)
-
-    async def _decode_token(self, text: str) -> jwt.Token:
-        """With keys asked for again where they do not fit: providers replace them."""
+    async def _decode(self, text: str, keys_at_least: float = 0.0) -> jwt.Token:
+        """With keys asked for again where they do not fit, if they are so old: providers replace them."""
         document = await self.document()
         allowed = sorted(ALGORITHMS.intersection(document.id_token_signing_alg_values_supported))
         was_asked = await self._load_keys(document, at_least=KEYS_SECONDS)
         try:
             return _decode(text, self._keys, allowed)
         except Refused:
-            if was_asked or not await self._load_keys(document, at_least=RETRY_SECONDS):
+            if was_asked or not await self._load_keys(document, at_least=keys_at_least):
                 raise
         return _decode(text, self._keys, allowed)
 

@@ -142,6 +142,11 @@ class OidcLogins:
         finally:
             self._under_way -= 1
 
+    def place_of(self, name: str, cookie: str) -> str:
+        """Where on the page to go after a login that did not succeed: where its link pointed, if that is known."""
+        begun = self._unseal(name, cookie)
+        return "" if begun is None or begun.provider != name else begun.place
+
     async def make_trial(self, name: str) -> Trial:
         """A login to be tried; its address can be opened in any browser."""
         return await self.trials.make(name, f"{self.public_url}/api/v1/login/oidc/{name}")
@@ -170,12 +175,15 @@ class OidcLogins:
         sealed = await self._open(row.sealed)
         return provider, None if sealed is None else sealed.id_token
 
-    async def end_sessions(self, name: str, logout_token: str) -> int:
+    async def end_sessions(self, name: str, logout_token: str, address: str) -> int:
         """Back-channel logout: end what the provider says. Returns how many sessions. Raises Refused."""
         provider = self.providers[name]
-        subject, sid, token_id = await provider.read_logout_token(logout_token)
-        if not self._use(f"logout {token_id}"):
-            raise Refused("the logout token was used before.")
+        try:
+            subject, sid = await self._read_logout(provider, logout_token)
+        except Refused as error:
+            line = f"a logout by {name} from {address} is refused: {error.message}"
+            await self._audit.refuse_login(Caller(address=address), "logout", "", error.message, line)
+            raise
         which = _table.c.provider == provider.settings.issuer
         if sid is not None:
             which &= _table.c.sid == sid
@@ -184,6 +192,12 @@ class OidcLogins:
         # What the provider gave out may still count, as a logout there ends no account: it is asked at once.
         await self._database.execute(update(_table).where(which).values(due_at=self._now()))
         return await self._end_sessions(provider, which, "the provider has logged the user out")
+
+    async def _read_logout(self, provider: OidcProvider, logout_token: str) -> tuple[str | None, str | None]:
+        subject, sid, token_id = await provider.read_logout_token(logout_token)
+        if not self._use(f"logout {token_id}"):
+            raise Refused("the logout token was used before.")
+        return subject, sid
 
     def _check(self, name: str, cookie: str, answer: Mapping[str, str]) -> _Begun:
         """What was begun, if this is its answer. Raises Refused."""
