@@ -40,7 +40,6 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import Visibility
 from gpudeck.history.base import RunsQuery, Store
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.job import Runs
 from gpudeck.model.times import read_span
 from gpudeck.model.view import Fleet
 from gpudeck.queueing.queue import WaitQueue
@@ -89,12 +88,8 @@ class ChatUsers:
     def __init__(self, auth: Auth, policy: Policy, read: Read | None) -> None:
         self._auth = auth
         self._policy = policy
-        self._is_open = policy.is_readable if read is None else read == "everyone"
-
-    @property
-    def is_open(self) -> bool:
-        """Whether everyone in the workspace may look, and so may read answers that stand in a channel."""
-        return self._is_open
+        self.is_open = policy.is_readable if read is None else read == "everyone"
+        """Whether everyone in the workspace may look, and so may read answers in a channel."""
 
     async def find(self, slack_id: str, *, is_guest: bool = False) -> ChatUser:
         """Raises Temporary when the database does not answer."""
@@ -115,7 +110,7 @@ class ChatUsers:
     def may_look(self, user: ChatUser) -> bool:
         if user.caller.is_at_least("viewer"):
             return True
-        return self._is_open and not user.is_guest and not user.trouble
+        return self.is_open and not user.is_guest and not user.trouble
 
     def logins_of_slack(self, slack_id: str) -> tuple[str, frozenset[str]] | None:
         """The account of a mentioned person, and their logins; None if unknown."""
@@ -252,12 +247,10 @@ class CommandHandler:
             return text_answer(explain_unknown_user(self._user), is_private=True)
         history = self._questions
         now = history.now()
-        found = [
-            run
-            for login in logins
-            for run in (await history.ask(partial(_find_runs, RunsQuery(now - _WEEK, user=login, limit=MAX_RUNS)))).runs
-        ]
-        newest = sorted(found, key=lambda run: run.seen_at, reverse=True)[:MAX_RUNS]
+        queries = [RunsQuery(now - _WEEK, user=login, limit=MAX_RUNS) for login in logins]
+        pages = await history.ask(lambda store: [store.runs(query) for query in queries])
+        runs = (run for page in pages for run in page.runs)
+        newest = sorted(runs, key=lambda run: run.seen_at, reverse=True)[:MAX_RUNS]
         return answers.answer_runs(await judge_runs(history, self._services.events, newest), now)
 
     async def _watch(self, words: tuple[str, ...]) -> ChatAnswer:
@@ -308,10 +301,6 @@ class CommandHandler:
         """The exact name of a host, from a name in any case; None without such a host."""
         names = [host.name for host in self._services.hub.fleet.ordered()]
         return name if name in names else next((one for one in names if one.lower() == name.lower()), None)
-
-
-def _find_runs(query: RunsQuery, store: Store) -> Runs:
-    return store.runs(query)
 
 
 def read_number(words: tuple[str, ...], example: str) -> int:

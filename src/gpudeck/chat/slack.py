@@ -52,8 +52,6 @@ _SUBTYPES: Final = {None, "file_share", "thread_broadcast"}
 """Of messages that a person has written: others tell of edits, joins and the like."""
 FIRST_PAUSE: Final = 1.0
 MAX_PAUSES: Final = 60
-REFUSED_PAUSES: Final = 30
-"""So many times the first: after a refusal a person has to act."""
 STEADY_SECONDS: Final = 30.0
 ANSWER_SECONDS: Final = 60.0
 AT_ONCE: Final = 4
@@ -72,7 +70,6 @@ _REFUSED_CODES: Final = frozenset(
 _PERSON_CODES: Final = frozenset(
     ("user_not_found", "user_not_visible", "user_disabled", "cannot_dm_bot", "channel_not_found", "is_archived")
 )
-_ZONES_KEPT: Final = 1000
 _SWITCH_ON: Final = "Switch it on in the app's settings."
 _APART: Final = "The list is in our direct messages."
 _theirs = logging.getLogger(f"{__name__}.sdk")
@@ -122,7 +119,6 @@ class Delivery:
 
     def __init__(self, web: AsyncWebClient) -> None:
         self._web = web
-        self._zones: dict[str, tzinfo] = {}
 
     async def send(self, answer: ChatAnswer, where: MessageOrigin) -> None:
         # A file can be seen by all of a channel: what is for one person goes into their direct messages.
@@ -146,17 +142,11 @@ class Delivery:
 
     async def find_zone(self, user: str) -> tzinfo:
         """As their Slack knows it; UTC where that does not say."""
-        if user in self._zones:
-            return self._zones[user]
         try:
-            told = await self._web.users_info(user=user)
-            zone = load_zone(str(told["user"].get("tz") or "UTC"))
+            info = await self._web.users_info(user=user)
+            return load_zone(str(info["user"].get("tz") or "UTC"))
         except (SlackClientError, HistoryRefused, OSError, TimeoutError, KeyError, AttributeError):
             return UTC
-        if len(self._zones) >= _ZONES_KEPT:
-            self._zones.clear()
-        self._zones[user] = zone
-        return zone
 
     async def _post(self, answer: ChatAnswer, blocks: Sequence[Block], where: MessageOrigin) -> None:
         if where.response_url is not None:
@@ -265,20 +255,18 @@ class SlackBot:
         async with aiohttp.ClientSession() as session:
             try:
                 while True:
-                    begun, least = loop.time(), 0.0
+                    begun = loop.time()
                     try:
                         await self._listen(session)
                     except PluginError as error:
                         said = f"the Slack bot is not connected: {error}"
                         log.warning("%s", said)
                         self._report_problem(said)
-                        if isinstance(error, Refused):
-                            least = self._first_pause * REFUSED_PAUSES
                     # One that is closed as soon as it is opened is waited for as one that does not open.
                     if loop.time() - begun > STEADY_SECONDS:
                         backoff.succeed()
                     else:
-                        await asyncio.sleep(max(least, backoff.fail()))
+                        await asyncio.sleep(backoff.fail())
             finally:
                 await self._end()
 

@@ -10,9 +10,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from gpudeck.client.client import Client
-from gpudeck.client.live_fleet import Delta, FleetRows
 from gpudeck.model.gpu_request import GrantedGpu
-from gpudeck.model.view import Fleet
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -86,14 +84,8 @@ class AsyncClient:
     metrics = _in_thread(Client.metrics)
     events = _iterated(Client.events)
     runs = _iterated(Client.runs)
-
-    def stream(self) -> AsyncIterator[FleetRows | Delta]:
-        """As `Client.stream`."""
-        return self._iterate(self.blocking.stream())
-
-    def live(self) -> AsyncIterator[Fleet]:
-        """As `Client.live`."""
-        return self._iterate(self.blocking.live())
+    stream = _iterated(Client.stream)
+    live = _iterated(Client.live)
 
     @asynccontextmanager
     async def wait(self, gpus: int = 1, **options: Any) -> AsyncIterator[list[GrantedGpu]]:

@@ -437,11 +437,7 @@ async def release(asker: Asker, wanted: Release) -> ToolAnswer:
 @_tool(_Wanted, "Watch for free GPUs", changes=True)
 async def watch(asker: Asker, wanted: _Wanted) -> ToolAnswer:
     """Notify the user of the token once when such GPUs are free. This reserves nothing."""
-    body = msgspec.to_builtins(wanted.request())
-    made = msgspec.json.decode(await asker.send("POST", "/api/v1/watches", _without_none(body)))
-    is_sent = made.get("is_sent")
-    return ToolAnswer(made, [] if is_sent else ["the hub has no way to write to this user: it only lists an event"])
-
-
-def _without_none(body: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in body.items() if value is not None}
+    body = _given(wanted.request())
+    made = msgspec.json.decode(await asker.send("POST", "/api/v1/watches", body))
+    unknown = [] if made.get("is_sent") else ["the hub has no way to write to this user: it only lists an event"]
+    return ToolAnswer(made, unknown)
