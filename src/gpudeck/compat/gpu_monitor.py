@@ -57,17 +57,17 @@ _ENDED_SECONDS: Final = 60.0
 _EMPTY_MIB: Final = 10.0
 """With less memory in use, the listed processes of a GPU that `ps` does not know have ended."""
 _ZONE_STEP: Final = 900.0
+TAIL_BYTES = 2 * 1024 * 1024
+"""Bytes at the end of a file that are read. The scripts begin anew every two hours: 16 GPUs write 700 kB until then."""
+_MAX_SERVED: Final = 16 * 1024 * 1024
+_WRITTEN_EACH: Final = 20.0
+_CONSUL_SECONDS: Final = 60.0
+_ADDRESS: Final = re.compile(r"[0-9.]+|.*:.*")
+_AGAIN: Final = "Does gpu-check.sh run there, and can it copy its files?"
+_SUFFIX: Final = "_gpus.csv"
 
 Files = Mapping[str, bytes | str]
 """The files of a host by kind: each its content, or the reason why there is none."""
-TAIL_BYTES = 2 * 1024 * 1024
-"""So much of the end of a file is read. The scripts begin anew every two hours: 16 GPUs write 700 kB until then."""
-_MAX_SERVED = 16 * 1024 * 1024
-_WRITTEN_EACH = 20.0
-_CONSUL_SECONDS = 60.0
-_ADDRESS = re.compile(r"[0-9.]+|.*:.*")
-_AGAIN = "Does gpu-check.sh run there, and can it copy its files?"
-_SUFFIX = "_gpus.csv"
 
 
 class GpuRow(Struct, frozen=True):
