@@ -14,9 +14,10 @@ from gpudeck.model.gpu_request import (
     explain_impossible,
     is_usable,
     rank,
+    read_memory,
     visible_devices,
 )
-from gpudeck.model.text import parse_memory, show_count, show_gib
+from gpudeck.model.text import show_count, show_gib
 from gpudeck.model.view import Host
 from gpudeck.queueing.local_queue import taken_here
 from gpudeck.views.this_machine import read_this_machine
@@ -39,11 +40,7 @@ class ThisMachine(Struct, frozen=True):
         others do the same, use `gpudeck wait` or `Client.wait`. Raises NotFree."""
         if gpus < 1:
             raise UsageError(f"gpus={gpus}: take at least one GPU.")
-        try:
-            least = parse_memory(memory) if isinstance(memory, str) else memory
-        except ValueError as error:
-            raise UsageError(f"memory: {error}.") from error
-        wanted = GpuRequest(gpus=gpus, memory_bytes=least, model=model)
+        wanted = GpuRequest(gpus=gpus, memory_bytes=read_memory(memory), model=model)
         chosen = choose(wanted, self.usable)
         if chosen is None:
             why = self.host.reasons.get("gpus") or explain_impossible(wanted, candidates([self.host]))

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from gpudeck.chat.blocks import unescape
 from gpudeck.history.base import UsageQuery
 from gpudeck.model.errors import UsageError
-from gpudeck.model.gpu_request import MAX_GPUS, GpuRequest
-from gpudeck.model.text import AMOUNT, parse_memory
+from gpudeck.model.gpu_request import MAX_GPUS, GpuRequest, read_memory
+from gpudeck.model.text import AMOUNT
 from gpudeck.model.times import parse_duration, parse_time, read_moment, read_span
 from gpudeck.model.usage import By
 from gpudeck.reservations.requests import ReservationDraft, ReservationRequest
@@ -135,7 +135,7 @@ def read_request(words: Sequence[str]) -> ParsedRequest:
         elif count is None and _COUNT.fullmatch(plain):
             count = int(plain.rstrip("x"))
         elif memory is None and _is_amount(plain):
-            memory = _memory(word)
+            memory = read_memory(word)
         elif plain not in _FILLERS:
             rest.append(word)
     if count is not None and not 1 <= count <= MAX_GPUS:
@@ -218,16 +218,6 @@ def read_named(place: str) -> ReservationRequest:
     if not host or (colon and not named) or len(named) > MAX_GPUS:
         raise UsageError(f"{place[:80]!r} is not HOST or HOST:GPU,GPU.", "Such as gpu07:0,1.")
     return ReservationRequest(host=host, labels=named)
-
-
-def _memory(word: str) -> int:
-    try:
-        memory = parse_memory(word)
-    except ValueError as error:
-        raise UsageError(f"memory: {error}.") from error
-    if memory >= 2**60:
-        raise UsageError("no GPU has so much memory.")
-    return memory
 
 
 def _least(word: str) -> str:

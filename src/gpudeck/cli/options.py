@@ -13,8 +13,7 @@ from gpudeck.hub_lookup import HubChoice, check_address
 from gpudeck.model.address import DEFAULT_HUB
 from gpudeck.model.errors import UsageError
 from gpudeck.model.event import SEVERITIES
-from gpudeck.model.gpu_request import MAX_GPUS, GpuRequest
-from gpudeck.model.text import parse_memory
+from gpudeck.model.gpu_request import MAX_GPUS, GpuRequest, read_memory
 
 if TYPE_CHECKING:
     from gpudeck.collectors.base import CollectorSettings
@@ -139,10 +138,7 @@ def read_wanted(
     for option, text in (("--model", model), ("--host", host)):
         if text is not None and not 1 <= len(text) <= 256:
             raise UsageError(f"{option} must have between 1 and 256 characters.")
-    try:
-        least = None if memory is None else parse_memory(memory)
-    except ValueError as error:
-        raise UsageError(f"--memory: {error}.") from error
+    least = read_memory(memory, "--memory")
     allows = allow_mig and bool(least)
     return GpuRequest(gpus=gpus, memory_bytes=least, model=model, host=host, mig=mig, allow_mig=allows, **others)
 

@@ -26,11 +26,10 @@ from gpudeck.model.alert import Alert, AlertList
 from gpudeck.model.clock import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.event import Event, EventList, Severity
-from gpudeck.model.gpu_request import GpuRequest, GrantedGpu, QueueList, QueuePosition
+from gpudeck.model.gpu_request import GpuRequest, GrantedGpu, QueueList, QueuePosition, read_memory
 from gpudeck.model.gpu_state import Availability, HostHealth
 from gpudeck.model.job import Run, Runs
 from gpudeck.model.reservation import ReservationList, ShownReservation, ShownSlot
-from gpudeck.model.text import parse_memory
 from gpudeck.model.usage import Usage, UsageBy
 from gpudeck.model.view import Fleet, GpuList, GpuOfHost, Host, HostList, PastFleet, Totals
 
@@ -258,7 +257,7 @@ class Client(HubConnection):
             raise UsageError(f"this machine is not a host of {self.shown}.", "Use any_host=True, or host=.")
         wanted = GpuRequest(
             gpus=gpus,
-            memory_bytes=None if memory is None else _read_memory(memory),
+            memory_bytes=read_memory(memory),
             model=model,
             same_host=same_host,
             host=host if any_host or here is None else here.name,
@@ -367,11 +366,5 @@ def _show_time(value: Time) -> str:
 
 def _show_memory(memory: Memory | None) -> str | None:
     """As the API reads it: whole MiB."""
-    return None if memory is None else f"{math.ceil(_read_memory(memory) / 2**20)}M"
-
-
-def _read_memory(memory: Memory) -> int:
-    try:
-        return parse_memory(memory) if isinstance(memory, str) else memory
-    except ValueError as error:
-        raise UsageError(f"memory: {error}.") from error
+    size = read_memory(memory)
+    return None if size is None else f"{math.ceil(size / 2**20)}M"

@@ -16,8 +16,16 @@ from msgspec.structs import asdict
 
 from gpudeck.client.answers import read_columns
 from gpudeck.model.errors import GpudeckError, UsageError
-from gpudeck.model.gpu_request import GpuRequest, candidates, choose, explain_impossible, is_usable, matches, rank
-from gpudeck.model.text import parse_memory
+from gpudeck.model.gpu_request import (
+    GpuRequest,
+    candidates,
+    choose,
+    explain_impossible,
+    is_usable,
+    matches,
+    rank,
+    read_memory,
+)
 from gpudeck.model.usage import UsageBy
 from gpudeck.model.view import Fleet
 
@@ -141,10 +149,7 @@ class _Wanted(Struct, frozen=True, forbid_unknown_fields=True):
     same_host: Annotated[bool, Meta(description="All on one host")] = False
 
     def request(self) -> GpuRequest:
-        try:
-            memory = None if self.memory is None else parse_memory(self.memory)
-        except ValueError as error:
-            raise UsageError(f"memory: {error}.") from error
+        memory = read_memory(self.memory)
         return GpuRequest(
             gpus=self.gpus, memory_bytes=memory, model=self.model, same_host=self.same_host, host=self.host
         )

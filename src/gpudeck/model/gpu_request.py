@@ -20,7 +20,7 @@ from gpudeck.model.catalog import HostIdentity
 from gpudeck.model.errors import UsageError
 from gpudeck.model.gpu_state import Availability, HealthLevel
 from gpudeck.model.reservation import GpuReservation
-from gpudeck.model.text import show_amount, show_count, show_gib
+from gpudeck.model.text import parse_memory, show_amount, show_count, show_gib
 from gpudeck.model.view import Gpu, Host
 
 MAX_GPUS = 1024
@@ -35,6 +35,17 @@ _GIB = 2**30
 _FLAGS = ("same_host", "mig", "allow_mig")
 # PostgreSQL rejects the character 0, and names contain no other character that a terminal interprets.
 _Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\x00-\x1f\x7f]+$")]
+
+
+def read_memory(amount: int | str | None, name: str = "memory") -> int | None:
+    """Bytes of an amount such as `40G`. Raises UsageError, which names the value `name`."""
+    try:
+        size = parse_memory(amount) if isinstance(amount, str) else amount
+    except ValueError as error:
+        raise UsageError(f"{name}: {error}.") from error
+    if size is not None and size >= 2**60:
+        raise UsageError(f"{name}: no GPU has so much memory.")
+    return size
 
 
 class GpuRequest(Struct, frozen=True, kw_only=True):
