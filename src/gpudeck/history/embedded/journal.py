@@ -32,7 +32,7 @@ _LARGEST: Final = 2.0**62
 _MAX_BYTES: Final = 1 << 28
 """In an entry: much more than the samples that may wait to be written."""
 _LAST: Final = 7e9
-_RUN_STEPS: Final = np.array([MIB, 1.0])
+RUN_STEPS: Final = np.array([MIB, 1.0])
 _RUN_NAMES: Final = ("memory", "utilization")
 _Runs = tuple[tuple[int, ...], tuple[tuple[int, ...] | None, ...]]
 _Column = float | tuple[int, bytes] | None
@@ -151,7 +151,7 @@ def make_batch(
         np.frombuffer(states, np.uint8),
         StepTable.pack(own, HOST_STEPS),
         StepTable.pack(table, GPU_STEPS),
-        StepTable.pack(runs, _RUN_STEPS),
+        StepTable.pack(runs, RUN_STEPS),
         *_find_starts(gpu_runs),
     )
 

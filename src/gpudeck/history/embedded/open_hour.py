@@ -23,6 +23,7 @@ from gpudeck.history.codec import Floats
 from gpudeck.history.embedded.journal import (
     GPU_STEPS,
     HOST_STEPS,
+    RUN_STEPS,
     GpuRuns,
     SampleBatch,
     Whole,
@@ -35,7 +36,6 @@ from gpudeck.history.embedded.tables import key_of
 from gpudeck.history.hour import SECONDS, Hour, RunSlice, blank_run, cover
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, HOST_PREFIX
 from gpudeck.history.totals import StepTotals
-from gpudeck.model.catalog import MIB
 
 HOST_BITS: Final = 4
 """Hosts whose numbers differ in these bits only share pieces."""
@@ -50,6 +50,14 @@ MOMENT, OF_HOST, OF_GPU, STATE, OF_RUN = range(5)
 TIMES, INTERVALS = range(2)
 MatrixKey = tuple[int, int]
 """A matrix of a piece: its kind, and which of them it is: a metric's place in the layout."""
+_STEPS: Final[dict[MatrixKey, float]] = {
+    **{(MOMENT, place): 0.001 for place in (TIMES, INTERVALS)},
+    **{(OF_HOST, place): step for place, step in enumerate(HOST_STEPS.tolist())},
+    **{(OF_GPU, place): step for place, step in enumerate(GPU_STEPS.tolist())},
+    **{(OF_RUN, place): step for place, step in enumerate(RUN_STEPS.tolist())},
+    (STATE, 0): 1.0,
+}
+"""The numbers in a matrix are multiples of its step."""
 _Matrix = tuple[int, np.dtype[Any], np.dtype[Any], bytes] | float
 """Rows, the type of its numbers and of their differences, and the bytes; or one number for all."""
 MatrixCache = dict[int, dict[MatrixKey, "Floats | float"]]
@@ -70,24 +78,22 @@ class Piece(Struct):
     width: int
     matrices: dict[MatrixKey, _Matrix]
 
-    def read(self, key: MatrixKey, step: float) -> "Floats | float":
-        found = self.matrices.get(key, np.nan)  # of no rows there is none
-        return scale(found, step) if isinstance(found, float) else unpack_steps(_decode(found, self.width), step)
-
-    def pick(self, key: MatrixKey, step: float, rows: Indexes, places: Indexes) -> "Floats | float":
-        found = self.matrices.get(key, np.nan)
-        if isinstance(found, float):
-            return scale(found, step)
-        return unpack_steps(_decode(found, self.width)[rows, places], step)
+    def read(self, key: MatrixKey, index: Any = ...) -> "Floats | float":
+        """Its values at `index`, (row, sample), or one number for all."""
+        packed = self.matrices.get(key, np.nan)  # of no rows there is none
+        if isinstance(packed, float):
+            return scale(packed, _STEPS[key])
+        return unpack_steps(_decode(packed, self.width)[index], _STEPS[key])
 
 
-def pick_of_batch(batch: SampleBatch, key: MatrixKey, step: float, rows: slice | Indexes) -> "Floats | float":
-    kind, name = key
+def read_batch(batch: SampleBatch, key: MatrixKey, rows: slice | Indexes) -> "Floats | float":
+    kind, place = key
     if kind == MOMENT:
-        return (batch.times if name == TIMES else batch.intervals)[rows]
+        return (batch.times if place == TIMES else batch.intervals)[rows]
     if kind == STATE:
         return batch.states[rows].astype(np.float64)
-    return (batch.own, batch.table, batch.runs)[(OF_HOST, OF_GPU, OF_RUN).index(kind)].column(name, rows, step)
+    table = batch.own if kind == OF_HOST else batch.table if kind == OF_GPU else batch.runs
+    return table.column(place, rows, _STEPS[key])
 
 
 class HourPart(Struct, frozen=True):
@@ -108,16 +114,16 @@ class HourPart(Struct, frozen=True):
             return slice(self.run, self.run + len(self.gpu_runs.pairs))
         return slice(self.gpu, self.gpu + len(self.gpu_runs.gpus))
 
-    def read(self, key: MatrixKey, step: float, cache: MatrixCache) -> "Floats | float":
+    def read(self, key: MatrixKey, cache: MatrixCache) -> "Floats | float":
         """A row per GPU or run, a column per sample; or one number for all. `cache` keeps the matrices of pieces."""
         if isinstance(self.source, SampleBatch):
-            values = pick_of_batch(self.source, key, step, self.rows(key[0]))
+            values = read_batch(self.source, key, self.rows(key[0]))
             return values if isinstance(values, float) else values[:, None]
         known = cache.setdefault(id(self.source), {})
-        found = known.get(key)
-        if found is None:
-            found = known[key] = self.source.read(key, step)
-        return found if isinstance(found, float) else found[self.rows(key[0]), : self.count]
+        matrix = known.get(key)
+        if matrix is None:
+            matrix = known[key] = self.source.read(key)
+        return matrix if isinstance(matrix, float) else matrix[self.rows(key[0]), : self.count]
 
 
 def _part_of_batch(batch: SampleBatch, place: int) -> HourPart:
@@ -134,7 +140,7 @@ class _Assembly:
         ends = np.cumsum([0, *(part.count for part in parts)]).tolist()
         self._count: int = ends[-1]
         self._spans = [slice(*of) for of in pairwise(ends)]
-        self._times = self._line((MOMENT, TIMES), 0.001)
+        self._times = self._line((MOMENT, TIMES))
         is_ordered = bool((self._times[1:] > self._times[:-1]).all())
         self._order: Indexes | slice = slice(None) if is_ordered else np.unique(self._times, return_index=True)[1]
         self._gpus = list(dict.fromkeys(gpu for part in parts for gpu in part.gpu_runs.gpus))
@@ -147,33 +153,26 @@ class _Assembly:
         ]
 
     def hour(self, start: int, before: float | None, metrics: Collection[str] | None, *, runs: bool) -> Hour:
-        times, intervals = self._times[self._order], self._line((MOMENT, INTERVALS), 0.001)[self._order]
+        times, intervals = self._times[self._order], self._line((MOMENT, INTERVALS))[self._order]
         return Hour(
             start=start,
             times=times,
             covered=cover(times, intervals, before),
             gpus=self._gpus,
-            states=self._table((STATE, 0), 1.0, 0.0).astype(np.uint8),
-            metrics={
-                name: self._table((OF_GPU, place), step, np.nan) for name, place, step in metrics_of(OF_GPU, metrics)
-            }
-            if self._gpus
-            else {},
-            host={
-                name: self._line((OF_HOST, place), step)[self._order]
-                for name, place, step in metrics_of(OF_HOST, metrics)
-            },
+            states=self._table((STATE, 0), 0.0).astype(np.uint8),
+            metrics={name: self._table(key, np.nan) for name, key in metrics_of(OF_GPU, metrics)} if self._gpus else {},
+            host={name: self._line(key)[self._order] for name, key in metrics_of(OF_HOST, metrics)},
             runs=self._runs() if runs else [],
         )
 
-    def _line(self, key: MatrixKey, step: float) -> Floats:
+    def _line(self, key: MatrixKey) -> Floats:
         line = np.empty(self._count)
-        for span, values in zip(self._spans, self._read(key, step), strict=True):
+        for span, values in zip(self._spans, self._read(key), strict=True):
             line[span] = values
         return line
 
-    def _table(self, key: MatrixKey, step: float, blank: float) -> Floats:
-        found = self._read(key, step)
+    def _table(self, key: MatrixKey, blank: float) -> Floats:
+        found = self._read(key)
         shape = len(self._gpus), self._count
         if self._is_even and _are_alike(found):
             return np.full(shape, found[0])[:, self._order]
@@ -182,8 +181,8 @@ class _Assembly:
             table[where, span] = values
         return table[:, self._order]
 
-    def _read(self, key: MatrixKey, step: float) -> "list[Floats | float]":
-        return [part.read(key, step, self._cache) for part in self._parts]
+    def _read(self, key: MatrixKey) -> "list[Floats | float]":
+        return [part.read(key, self._cache) for part in self._parts]
 
     def _runs(self) -> list[RunSlice]:
         slices: dict[tuple[int, int], RunSlice] = {}
@@ -191,7 +190,7 @@ class _Assembly:
             pairs = part.gpu_runs.pairs
             if not pairs:
                 continue
-            memory, use = part.read((OF_RUN, 0), MIB, self._cache), part.read((OF_RUN, 1), 1.0, self._cache)
+            memory, use = part.read((OF_RUN, 0), self._cache), part.read((OF_RUN, 1), self._cache)
             for number, key in enumerate(pairs):
                 mine = slices.get(key)
                 if mine is None:
@@ -214,12 +213,12 @@ def _are_alike(found: "list[Floats | float]") -> bool:
     return all(isinstance(one, float) and (one == first or (is_unknown and math.isnan(one))) for one in found)
 
 
-def metrics_of(kind: int, wanted: Collection[str] | None) -> Iterator[tuple[str, int, float]]:
-    """Name, place and step of each metric of GPUs (OF_GPU) or hosts that is wanted."""
-    names, steps, prefix = (GPU_NAMES, GPU_STEPS, "") if kind == OF_GPU else (HOST_NAMES, HOST_STEPS, HOST_PREFIX)
-    for place, (name, step) in enumerate(zip(names, steps.tolist(), strict=True)):
+def metrics_of(kind: int, wanted: Collection[str] | None) -> Iterator[tuple[str, MatrixKey]]:
+    """Each metric of GPUs (OF_GPU) or hosts that is wanted."""
+    names, prefix = (GPU_NAMES, "") if kind == OF_GPU else (HOST_NAMES, HOST_PREFIX)
+    for place, name in enumerate(names):
         if wanted is None or prefix + name in wanted:
-            yield name, place, step
+            yield name, (kind, place)
 
 
 class LooseBatches:

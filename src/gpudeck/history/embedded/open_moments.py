@@ -26,11 +26,10 @@ from gpudeck.history.embedded.open_hour import (
     OpenHour,
     Piece,
     metrics_of,
-    pick_of_batch,
+    read_batch,
 )
 from gpudeck.history.hour import SECONDS, HourMoment, RunMoment, cover_steps, find_since, make_values, or_none
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES
-from gpudeck.model.catalog import MIB
 
 _NAMES: Final = {OF_GPU: GPU_NAMES, OF_HOST: HOST_NAMES}
 
@@ -90,14 +89,13 @@ def _read_group(group: list[_Place], metrics: Collection[str] | None) -> Iterato
     rows = _Rows(group)
     tables = {kind: np.full((rows.count(kind), len(names)), np.nan) for kind, names in _NAMES.items()}
     for kind, table in tables.items():
-        for _, place, step in metrics_of(kind, metrics):
-            table[:, place] = rows.read((kind, place), step)
+        for _, key in metrics_of(kind, metrics):
+            table[:, key[1]] = rows.read(key)
     values, own = (make_values(table, is_host=kind == OF_HOST) for kind, table in tables.items())
-    states = rows.read((STATE, 0), 1.0).astype(np.int64).tolist()
+    states = rows.read((STATE, 0)).astype(np.int64).tolist()
     steps = np.array([one.time - one.before for one in group])
-    covered = cover_steps(steps, rows.read((MOMENT, INTERVALS), 0.001)).tolist()
-    memory, use = (or_none(rows.read((OF_RUN, at), step)) for at, step in enumerate((MIB, 1.0)))
-    numbers = zip(memory, use, strict=True)
+    covered = cover_steps(steps, rows.read((MOMENT, INTERVALS))).tolist()
+    numbers = zip(*(or_none(rows.read((OF_RUN, place))) for place in range(2)), strict=True)
     since = _find_since(group)
     first = 0
     for at, one in enumerate(group):
@@ -122,23 +120,23 @@ class _Rows:
     def count(self, kind: int) -> int:
         return len(self._rows[kind])
 
-    def read(self, key: MatrixKey, step: float) -> Floats:
+    def read(self, key: MatrixKey) -> Floats:
         kind = {MOMENT: OF_HOST, STATE: OF_GPU}.get(key[0], key[0])
         rows = self._rows[kind]
         if isinstance(self._source, Piece):
-            values = self._source.pick(key, step, rows, self._places[kind])
+            values = self._source.read(key, (rows, self._places[kind]))
         else:
-            values = pick_of_batch(self._source, key, step, rows)
+            values = read_batch(self._source, key, rows)
         return np.broadcast_to(values, len(rows))
 
 
 def _read_times(piece: Piece) -> Floats:
-    return np.broadcast_to(piece.read((MOMENT, TIMES), 0.001), (piece.rows, piece.width))
+    return np.broadcast_to(piece.read((MOMENT, TIMES)), (piece.rows, piece.width))
 
 
 def _find_since(group: list[_Place]) -> list[float | None]:
     source = group[0].part.source
-    states = source.read((STATE, 0), 1.0) if isinstance(source, Piece) else 0.0
+    states = source.read((STATE, 0)) if isinstance(source, Piece) else 0.0
     if isinstance(states, float) or not isinstance(source, Piece):
         return [None] * sum(len(one.part.gpu_runs.gpus) for one in group)
     times, since = _read_times(source), list[float | None]()
