@@ -49,7 +49,7 @@ class Block(Struct):
 
 
 class CombinedSteps(Struct):
-    """Several devices as one, by step. `totals` are the sums of their means. Can be put together again with others."""
+    """Several devices as one, by step. `totals` are the sums of their means. Can be combined further."""
 
     sums: Floats
     seconds: Floats
@@ -77,7 +77,7 @@ class CombinedSteps(Struct):
 
 
 def fold(blocks: Iterable[Block], grid: Grid, span: tuple[float, float] | None = None) -> dict[int, Roll]:
-    """The steps of each device. With `span`, only of readings within it. Blocks come in order of time."""
+    """The steps of each device. With `span`, only readings within it count. Blocks come in order of time."""
     start, end = span or (grid.start, grid.end)
     limits = max(start, grid.start), min(end, grid.end)
     found: dict[int, Roll] = {}
@@ -102,7 +102,7 @@ def _add_later(into: Roll, at: NDArray[np.int64], later: Roll, row: int) -> None
 
 
 def _in_order(block: Block) -> Block:
-    """An hour that got late samples may come after the hours that follow it."""
+    """An hour with late samples may come after the hours that follow it."""
     if (np.diff(block.times) >= 0).all():
         return block
     order = np.argsort(block.times, kind="stable")
@@ -150,7 +150,7 @@ def device_points(steps: Roll, grid: Grid, metric: HistoryMetric) -> list[Point]
 
 
 def make_points(grid: Grid, means: Floats, lows: Floats, highs: Floats, digits: int) -> list[Point]:
-    """Where the mean is known there is a point; its band may be unknown."""
+    """One point per step with a known mean; its low and high may be unknown."""
     at = np.flatnonzero(np.isfinite(means))
     times: list[float] = (grid.start + at * float(grid.step)).tolist()
     columns = (as_json(values[at], digits) for values in (means, lows, highs))
@@ -169,7 +169,7 @@ def divide(sums: Floats, seconds: Floats) -> Floats:
 
 
 def sum_of_known(rows: Floats) -> Floats:
-    """Column by column; NaN where nothing is known."""
+    """Sums each column; NaN if the whole column is NaN."""
     return np.where(np.isnan(rows).all(axis=0), np.nan, np.nansum(rows, axis=0))
 
 
@@ -182,7 +182,7 @@ def read_samples(
     only: Collection[int] | None = None,
     mask: Mask | None = None,
 ) -> Iterator[Block]:
-    """Of the host's GPUs, those in `only` where it is given; of a metric of the host itself, the host alone."""
+    """Readings of the host's GPUs (only those in `only`, if given), or of the host itself for a host metric."""
     hours = view.hours(host, grid.start, grid.end, metric.wanted, runs=mask is not None)
     for gpus, same in groupby(hours, lambda hour: tuple(hour.gpus)):
         devices, rows = _rows_of(metric, host, gpus, only)
@@ -215,7 +215,7 @@ def _rows_of(
 
 
 def make_block(devices: list[int], times: Floats, values: Floats, seconds: Floats, step: float) -> Block:
-    """Of samples. One that covers more time than a step is repeated in all the steps of that time."""
+    """Makes a block of samples. A sample that covers more time than a step is repeated in each step of that time."""
     copies = np.maximum(np.ceil(seconds / step), 1).astype(np.int64)
     if len(copies) and copies.max() > 1:
         which = np.repeat(np.arange(len(times)), copies)
@@ -256,7 +256,8 @@ def _roll(part: Quarters, metric: HistoryMetric, rows: list[int]) -> Roll:
 def fold_totals(
     stack: TotalsStack, metric: HistoryMetric, now: float, at: NDArray[np.int64], count: int
 ) -> CombinedSteps:
-    """`at` is the place among `count` to which each step of the stack belongs. A total is the mean of its steps'."""
+    """`at` is the index (below `count`) of the point to which each step of the stack belongs. A total is the mean of
+    the totals of its steps."""
     rows = stack.lines(metric.name) if metric.state is None else _count_states(stack, metric.state, now)
     is_known = rows[:, SECONDS] > 0
     at, rows = at[is_known], rows[is_known]
@@ -276,8 +277,8 @@ def wanted_for(metric: HistoryMetric) -> tuple[str, ...]:
 
 
 def observed_seconds(stack: TotalsStack, now: float) -> Floats:
-    """For how long the GPUs were observed on average in each of these steps. A sum of capacity × seconds over a sum of
-    capacities. If no GPU reports its memory, the whole step."""
+    """The mean observed time of the GPUs in each step: sum of capacity × seconds divided by the sum of capacities. If
+    no GPU reports its memory, the whole step."""
     capacity = stack.lines(CAPACITY)
     lengths: Floats = np.clip(now - stack.starts, 1.0, float(stack.seconds_per_step))
     is_told = np.nan_to_num(capacity[:, TOTAL]) > 0
@@ -286,7 +287,7 @@ def observed_seconds(stack: TotalsStack, now: float) -> Floats:
 
 
 def _count_states(stack: TotalsStack, state: int, now: float) -> Floats:
-    """How many GPUs were in that state, as `total`. Between which numbers is not kept."""
+    """The mean number of GPUs in that state, as `total`. Lows and highs are not stored."""
     rows = np.full((len(stack.starts), 5), np.nan)
     rows[:, SUM] = stack.states[:, state]
     rows[:, SECONDS] = stack.states[:, ABSENT + 1 :].sum(axis=1)

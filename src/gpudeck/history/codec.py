@@ -61,11 +61,11 @@ _UNZIGZAGGED: Final = bytes(((number >> 1) ^ -(number & 1)) & 255 for number in 
 
 
 class Damaged(ValueError):
-    """Bytes that are not what was written."""
+    """The bytes are not those that were written."""
 
 
 class _PackedMatrix(Struct, array_like=True, frozen=True):
-    """`precision` is a short one. `varying` has a bit a row, `known` one a value."""
+    """`precision` is in the short form. `varying` has one bit per row, `known` one bit per value."""
 
     precision: int | float
     rows: _Size
@@ -114,8 +114,8 @@ def decode_matrix(blob: bytes) -> Floats:
 
 
 def decode_columns(blobs: Sequence[bytes], places: Sequence[int]) -> tuple[Floats, list[int]]:
-    """One sample of all rows of each matrix, one matrix after another, as `decode_matrix(blob)[:, place]` of each in a
-    part of the time; and the number of rows of each. Raises Damaged."""
+    """Decode one sample of every row of each matrix, and return the rows of all matrices in one array, with the number
+    of rows of each. Same as `decode_matrix(blob)[:, place]` for each, but faster. Raises Damaged."""
     constants = [_read_constant(blob) if len(blob) <= _SHORT else None for blob in blobs]
     is_varying = [constant is None for constant in constants]
     packed = [_open(blob) for blob in compress(blobs, is_varying)]
@@ -132,8 +132,8 @@ def decode_columns(blobs: Sequence[bytes], places: Sequence[int]) -> tuple[Float
 
 @lru_cache(maxsize=8192)
 def _read_constant(blob: bytes) -> tuple[int, int, float] | None:
-    """Rows, samples and the one value of all of them; None where there are several. Many hosts have the same bytes for
-    what never changes. Raises Damaged."""
+    """Rows, samples and value of a matrix that has a single value; None for other matrices. Many hosts share the bytes
+    of metrics that never change, hence the cache. Raises Damaged."""
     packed = _open(blob)
     if packed.flags & _NOTHING:
         return packed.rows, packed.samples, math.nan
@@ -143,7 +143,7 @@ def _read_constant(blob: bytes) -> tuple[int, int, float] | None:
 
 
 def is_constant(blob: bytes) -> bool:
-    """Whether every sample of a matrix is like its first. Raises Damaged."""
+    """Whether all samples of a matrix equal the first one. Raises Damaged."""
     packed = _open(blob)
     return not packed.steps and not packed.flags & _GAPS
 
@@ -170,7 +170,7 @@ def read_matrix(blob: bytes, rows: int, columns: int) -> Floats:
 
 
 def full_precision(short: float) -> float:
-    """Raises Damaged for what `short_precision` did not make."""
+    """The inverse of `short_precision`. Raises Damaged for invalid values."""
     if not 1e-9 <= abs(short) <= 1e18:
         raise Damaged(f"a precision of {short} is none")
     return -1.0 / short if short < 0 else float(short)
@@ -178,7 +178,8 @@ def full_precision(short: float) -> float:
 
 @cache
 def short_precision(precision: float) -> int | float:
-    """As it is written: whole where it is, and below zero where it is a whole part of one: -10 is a tenth."""
+    """The form in which a precision is stored: an int if it is whole, and a negative int for a fraction: -10 is a
+    tenth."""
     if not 1e-9 <= precision <= 1e18:
         raise ValueError(f"a precision of {precision} is none")
     parts = round(1 / precision)
@@ -195,7 +196,8 @@ def to_steps(values: Floats, short: float) -> Floats:
 
 
 def from_steps(steps: NDArray[Any], short: "float | Floats") -> Floats:
-    """A part of one is divided by, which is exact: 3 x 0.1 is not 0.3. `short` may be one a value."""
+    """Fractions are divided by their denominator, which is exact: 3 x 0.1 is not 0.3. `short` may be an array with one
+    precision per value."""
     if isinstance(short, np.ndarray):
         for one in set(short.tolist()):
             full_precision(one)
@@ -206,7 +208,7 @@ def from_steps(steps: NDArray[Any], short: "float | Floats") -> Floats:
 
 
 def _fill(scaled: Floats, known: Flags) -> _Whole:
-    """Unknowns become what costs least: the value before, or in front of all the first one."""
+    """Replace unknown values by the one before (leading ones by the first known one), which costs the fewest bytes."""
     first = known.argmax(axis=1)[:, np.newaxis]
     before = np.where(known, np.arange(known.shape[1]), first)
     filled = np.take_along_axis(scaled, np.maximum.accumulate(before, axis=1), axis=1)
@@ -226,7 +228,7 @@ def _pack_rows(whole: _Whole) -> tuple[int, list[bytes], list[bytes], bytes]:
 
 
 def _pack_bases(bases: _Whole) -> tuple[int, list[bytes]]:
-    """Changes `bases`: from one row to the next they are often small steps."""
+    """Changes `bases`. They are stored as differences between rows, which are often small."""
     if (bases == bases[0]).all():
         return _ONE_BASE, _pack_base(int(bases[0]))
     bases[1:] -= bases[:-1].copy()
@@ -239,7 +241,7 @@ def _pack_base(base: int) -> list[bytes]:
 
 
 def _zigzag(signed: _Whole) -> _Unsigned:
-    """0, -1, 1, -2 … become 0, 1, 2, 3 …: what is small has few bytes on either side of 0."""
+    """Maps 0, -1, 1, -2 … to 0, 1, 2, 3 …, so that small numbers of either sign need few bytes."""
     return ((signed << 1) ^ (signed >> 63)).view(np.uint64)
 
 
@@ -260,8 +262,8 @@ def _pack_planes(numbers: _Unsigned) -> list[bytes]:
 
 
 def _deflate(plain: bytes) -> bytes:
-    """The same bytes where nothing is gained. Small numbers with some order in them are what Z_FILTERED is for; where
-    hardly anything repeats, to look for it costs twice the time and Z_RLE does not."""
+    """Returns `plain` itself if deflating gains nothing. Z_FILTERED suits small numbers with some order; if hardly
+    anything repeats, searching for repetitions takes twice as long as Z_RLE."""
     if len(plain) < _MIN_DEFLATED:
         return plain
     strategy = zlib.Z_RLE if 10 * plain.count(0) < len(plain) else zlib.Z_FILTERED
@@ -284,7 +286,7 @@ def _inflate(packed: bytes, size: int) -> bytes:
 
 
 def _unpack_planes(planes: list[bytes], count: int) -> NDArray[Any]:
-    """Unsigned numbers, as narrow as they may be: half the time of a read goes into what follows."""
+    """Unsigned numbers of the narrowest type that fits: half of the time of a read is spent on what follows."""
     if len(planes) == 1:
         return np.frombuffer(_inflate(planes[0], count), dtype=np.uint8)
     width = 1 << max(0, len(planes) - 1).bit_length()
@@ -319,7 +321,7 @@ def _unpack_matrix(packed: _PackedMatrix) -> Floats:
 
 
 def _unpack_columns(matrices: Sequence[_PackedMatrix], places: Sequence[int]) -> Floats:
-    """All at once: a call of numpy costs more than the eight numbers of most hosts."""
+    """All matrices together: a numpy call costs more than the eight numbers of a typical host."""
     if any(one.flags & _NOTHING for one in matrices):
         raise Damaged("a matrix without values has some")
     owner = np.repeat(np.arange(len(matrices)), [one.rows for one in matrices])
@@ -428,7 +430,7 @@ def add_checksum(version: int, content: bytes) -> bytes:
 
 
 def strip_checksum(version: int, body: bytes) -> memoryview:
-    """The content. Raises Damaged if a single bit of it has changed."""
+    """The content. Raises Damaged if the checksum does not match."""
     if not isinstance(body, bytes):
         raise Damaged("they are no bytes any more")
     if len(body) < 5 or body[0] != version:
@@ -447,7 +449,7 @@ def pack_names(names: tuple[str, ...]) -> bytes:
 
 @lru_cache(maxsize=64)
 def unpack_names(packed: bytes) -> tuple[str, ...]:
-    """Raises Damaged for what `pack_names` did not make."""
+    """The inverse of `pack_names`. Raises Damaged."""
     inflater = zlib.decompressobj(-15, _WORDS)
     try:
         plain = inflater.decompress(packed, _MAX_NAMES)
@@ -463,6 +465,7 @@ def split_wanted(wanted: Collection[str] | None, names: Sequence[str], prefix: s
 
 
 def find_precision(catalog: Mapping[str, Metric], name: str) -> float:
-    """The catalog's; of a metric that a newer release wrote, one that is finer than any there."""
+    """The catalog's precision. Metrics of newer releases, which are not in the catalog, get a finer one than any
+    there."""
     metric = catalog.get(name)
     return _FINEST if metric is None else metric.precision

@@ -52,8 +52,8 @@ _IS_WHOLE: Final = [
 
 
 class RunSlice(Struct):
-    """One run on one GPU: `gpu` is the row in the hour's arrays. Where `present` is False it was not there. `memory` is
-    in bytes. NaN where it is not known, and where the run was not there."""
+    """One run on one GPU, which is a row of the arrays of the hour. `present` is False while the run was absent.
+    `memory` is in bytes. NaN: unknown, or the run was absent."""
 
     run: int
     gpu: int
@@ -77,7 +77,7 @@ class Hour(Struct):
 
     @property
     def observed(self) -> Floats:
-        """The seconds for which each GPU was really seen: a state of its own at a moment that is covered."""
+        """The seconds for which each GPU was observed: it had a known state at a covered moment."""
         return np.where(self.states > UNKNOWN, self.covered, 0.0)
 
     def metric(self, name: str) -> Floats:
@@ -86,7 +86,7 @@ class Hour(Struct):
 
 
 class LazyTables(Mapping[str, Floats]):
-    """Metrics of an hour, each decoded when it is asked for the first time. Raises Damaged then."""
+    """Metrics of an hour, each decoded at its first use. Raises Damaged then."""
 
     def __init__(self, blobs: dict[str, bytes], shape: tuple[int, int]) -> None:
         self._blobs, self._shape = blobs, shape
@@ -108,8 +108,8 @@ class LazyTables(Mapping[str, Floats]):
 
 
 def cover(times: Floats, interval: "float | Floats", before: float | None) -> Floats:
-    """How many seconds each sample stands for. `before` is the last sample of the hour before, if there was one. A
-    sample after a gap of more than three beats stands for one beat: the gap itself was not observed."""
+    """The seconds that each sample represents. `before` is the last sample of the previous hour, if any. A sample after
+    a gap of more than three intervals represents one interval: the gap was not observed."""
     if not len(times):
         return np.empty(0)
     first = times[0] - before if before is not None else np.inf
@@ -122,7 +122,7 @@ def cover_steps(steps: Floats, interval: "float | Floats") -> Floats:
 
 
 def cut_hour(hour: Hour, until: float, since: int | None = None) -> Hour:
-    """Its samples before `until`; of a longer span the hour that begins at `since`."""
+    """The samples before `until`. With `since`, those of the hour that begins then, of a longer span."""
     start = hour.start if since is None else since
     mine = slice(*np.searchsorted(hour.times, [start, until]).tolist())
     return Hour(
@@ -151,7 +151,7 @@ class RunMoment(NamedTuple):
 
 
 class HourMoment(Struct):
-    """One sample of an hour. `since` is when each GPU's state began, None where it is the same since the hour began."""
+    """One sample of an hour. `since` is when the state of each GPU began; None: before the hour."""
 
     at: float
     covered: float
@@ -164,7 +164,7 @@ class HourMoment(Struct):
 
 
 class _Runs(Struct, array_like=True, frozen=True):
-    """`rows` are the GPUs' rows. The tables are each in as many parts as they need."""
+    """`rows` are the rows of the GPUs. Each table is split into as many parts as necessary."""
 
     runs: list[int]
     rows: list[int]
@@ -190,7 +190,7 @@ _unpack = msgspec.msgpack.Decoder(_PackedHour).decode
 
 
 def encode_hour(hour: Hour) -> bytes:
-    """Values come back as exact as the catalog's precision says; memory of runs to the MiB."""
+    """Values keep the catalog's precision; memory of runs is stored in MiB."""
     times, covered = np.rint((hour.times - hour.start) * 1000), np.rint(hour.covered * 1000)
     precisions = [short_precision(find_precision(HOST_METRICS, name)) for name in hour.host]
     host = [to_steps(row.reshape(-1), short) for row, short in zip(hour.host.values(), precisions, strict=True)]
@@ -212,8 +212,8 @@ def encode_hour(hour: Hour) -> bytes:
 def decode_hour(
     body: bytes, metrics: Collection[str] | None = None, *, runs: bool = True, is_lazy: bool = False
 ) -> Hour:
-    """Only `metrics` (None: all), the host's with `host_` before their names. Raises Damaged. With `is_lazy` the tables
-    of GPUs are decoded when they are asked for."""
+    """Decodes only `metrics` (None: all; host metrics with the prefix `host_`). With `is_lazy`, tables of GPUs are
+    decoded at their first use. Raises Damaged."""
     packed, millis, beyond = _unpack_times(body)
     times, covered = packed.start + millis / 1000, (beyond + _since_before(millis)) / 1000
     samples = len(times)
@@ -237,8 +237,8 @@ def decode_hour(
 
 
 def _unpack_times(body: bytes) -> tuple[_PackedHour, Floats, Floats]:
-    """With the milliseconds of its samples since its start, and how much longer each covers than since the one before
-    it."""
+    """Also returns the milliseconds from the start of the hour to each sample, and by how many each sample covers more
+    than the time since the previous one."""
     try:
         packed = _unpack(strip_checksum(HOUR_VERSION, body))
     except (msgspec.DecodeError, RecursionError) as error:
@@ -257,7 +257,7 @@ def _read_states(packed: _PackedHour, samples: int) -> Bytes:
 def decode_moments(
     bodies: Sequence[bytes], at: float, metrics: frozenset[str] | None = None
 ) -> list[HourMoment | None]:
-    """The last sample until `at` of each of these hours, None where an hour begins later. Raises Damaged."""
+    """The last sample until `at` of each hour; None for an hour that begins later. Raises Damaged."""
     hours = [_unpack_times(body) for body in bodies]
     places = [int((hour.start + millis / 1000).searchsorted(at, side="right")) - 1 for hour, millis, _ in hours]
     there = [(*hour, place) for hour, place in zip(hours, places, strict=True) if place >= 0]
@@ -268,7 +268,7 @@ def decode_moments(
 def _read_moments(
     hours: Sequence[tuple[_PackedHour, Floats, Floats, int]], metrics: frozenset[str] | None
 ) -> Iterator[HourMoment]:
-    """All tables of all hours are decoded at once: a call of numpy costs more than the numbers of one host."""
+    """Decodes the tables of all hours together: a numpy call costs more than the numbers of one host."""
     shown = [_find_shown(hour.names, metrics, GPU_NAMES) for hour, *_ in hours]
     shown_own = [_find_shown(hour.host_names, metrics, HOST_NAMES, HOST_PREFIX) for hour, *_ in hours]
     tables = [_list_tables(hour, *of) for (hour, *_), *of in zip(hours, shown, shown_own, strict=True)]
@@ -317,7 +317,8 @@ class _ColumnReader:
 def _find_shown(
     packed: bytes, metrics: frozenset[str] | None, shown: tuple[str, ...], prefix: str = ""
 ) -> tuple[list[int], list[int]]:
-    """The places of the wanted metrics among an hour's names, and those among the names of this release."""
+    """The indexes of the wanted metrics among the names of an hour, and their indexes among the names of this
+    release."""
     names = unpack_names(packed)
     known = [place for place in split_wanted(metrics, names, prefix) if names[place] in shown]
     return known, [shown.index(names[place]) for place in known]
@@ -356,7 +357,7 @@ def or_none(values: Floats) -> list[float | None]:
 
 
 def find_since(times: Floats, states: NDArray[Any], place: int) -> list[float | None]:
-    """When the state of each GPU at `place` began; None where that was before the hour."""
+    """When the state of each GPU at `place` began; None: before the hour."""
     since: list[float | None] = [None] * len(states)
     for row in np.flatnonzero((states[:, : place + 1] != states[:, place : place + 1]).any(axis=1)).tolist():
         differs = np.flatnonzero(states[row, :place] != states[row, place])
@@ -372,7 +373,7 @@ def _since_before(times: Floats) -> Floats:
 
 
 def _pack_runs(runs: list[RunSlice]) -> _Runs:
-    """In parts, because there may be more runs on a host than one table may have rows."""
+    """In parts: a host may have more runs than a table can have rows."""
     each = max(1, MAX_VALUES // max(1, len(runs[0].present)))
     parts = [runs[place : place + each] for place in range(0, len(runs), each)]
     return _Runs(
@@ -399,7 +400,8 @@ def _unpack_runs(packed: _Runs, shape: tuple[int, int]) -> list[RunSlice]:
 
 
 def merge_hours(old: Hour, new: Hour) -> Hour:
-    """Every moment once; of one that both have, the old. Samples that came between others shorten what these cover."""
+    """Each moment once; if both hours have it, the sample of the old one. Samples between others shorten the time that
+    these cover."""
     hours = old, new
     times, order = np.unique(np.concatenate([old.times, new.times]), return_index=True)
     covered = np.concatenate([old.covered, new.covered])[order]
@@ -441,5 +443,5 @@ def _merge_runs(hours: Sequence[Hour], gpus: list[int], order: NDArray[np.int64]
 
 
 def blank_run(run: int, gpu: int, samples: int) -> RunSlice:
-    """Of one that is not there."""
+    """A run that was absent all the time."""
     return RunSlice(run, gpu, np.zeros(samples, np.bool_), np.full(samples, np.nan), np.full(samples, np.nan))

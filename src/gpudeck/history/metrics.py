@@ -1,7 +1,4 @@
-"""Resolves the name of a metric: of a GPU, of the host itself, a state, or a user's share.
-
-Every store reads names alike.
-"""
+"""Resolves names of metrics: of a GPU, of the host itself, a state, or a share of a user. All stores use it."""
 
 import difflib
 import math
@@ -20,8 +17,8 @@ _DIGITS_OF_A_SHARE: Final = 4
 
 
 class HistoryMetric(Struct, frozen=True):
-    """`name` is as a store keeps it: `host_` stands before one of the host itself. `state` is the number of a state
-    (history.sample.STATES) where that is what is counted; `digits` are worth telling after the point."""
+    """`name` is the name in the store, with the prefix `host_` for metrics of the host itself. `state` is the number of
+    the state to count (history.sample.STATES), or None. `digits` is the number of decimals in answers."""
 
     name: str
     unit: str
@@ -48,7 +45,7 @@ def names_for(subject: Subject) -> tuple[str, ...]:
 
 
 def find_metric(name: str, subject: Subject) -> HistoryMetric:
-    """Raises HistoryRefused for a name that means nothing there, and says which do."""
+    """Raises HistoryRefused for an unknown name, with the valid ones as a hint."""
     known = names_for(subject)
     if subject in {"host", "fleet"} and name in HOST_METRICS and name not in GPU_METRICS:
         name = HOST_PREFIX + name
@@ -65,7 +62,7 @@ def find_metric(name: str, subject: Subject) -> HistoryMetric:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Names of samples, the host's own with `host_` before them. Raises HistoryRefused."""
+    """Checks names of sample values: GPU metrics, and host metrics with the prefix `host_`. Raises HistoryRefused."""
     for name in names:
         if name not in ALL_NAMES:
             hint = suggest(name, ALL_NAMES, "It is one of")
@@ -73,7 +70,7 @@ def check_names(names: Iterable[str]) -> None:
 
 
 def suggest(wrong: str, known: Iterable[str], otherwise: str) -> str:
-    """A sentence with the names that look alike, or with all of them if none does and they are not too many."""
+    """A sentence with similar names, or with all names if none is similar and there are not too many."""
     names = sorted(set(known))
     near = difflib.get_close_matches(wrong[:256], names, 3, 0.6)
     if near:

@@ -58,7 +58,7 @@ _HOSTS_AT_ONCE: Final = 64
 
 
 def check_moment(at: float, oldest: float | None, now: float) -> None:
-    """Raises HistoryRefused for a moment of which nothing can be known."""
+    """Raises HistoryRefused for moments in the future and from before the first record."""
     if at > now + _AHEAD:
         raise HistoryRefused("in_future", f"{show_utc(at)} has not come yet", "Ask for a moment in the past.")
     if oldest is None:
@@ -69,7 +69,7 @@ def check_moment(at: float, oldest: float | None, now: float) -> None:
 
 
 def find_hosts(view: "HistoryView", query: MomentQuery, now: float) -> Iterator[PastHost]:
-    """Each host that had been seen by then, in no particular order. Raises HistoryRefused at the first step, never
+    """Each host that had reported by then, in no particular order. Raises HistoryRefused before the first host, never
     later."""
     hosts = view.hosts().values()
     check_moment(query.at, min((host.first for host in hosts), default=None), now)
@@ -103,7 +103,8 @@ class _HostFinder:
                 yield self._make_host(host, moment, there)
 
     def _or_quarter(self, host: KnownHost, found: HourMoment | None) -> tuple[HourMoment | None, bool]:
-        """`found` is the host's last sample. With whether it is a quarter hour's."""
+        """Returns `found`, the last sample of the host, or the quarter hour of the moment if that is newer, and whether
+        it is a quarter hour."""
         at, metrics = self._ask.at, self._ask.metrics
         if found is not None and at - found.at <= QUARTER:
             return found, False
@@ -135,7 +136,7 @@ class _HostFinder:
         return found
 
     def _make_blank(self, host: KnownHost) -> PastHost:
-        """It is known from roll-ups alone, of other times."""
+        """A host of which only roll-ups of other times are known."""
         known = [gpu for gpu in self._gpus_by_host.get(host.key, ()) if gpu.first <= self._ask.at]
         silent = tuple(GpuSample(gpu.uuid, gpu.label, gpu.model, UNKNOWN, NOTHING, None) for gpu in known)
         blank = HostSample(host.host_id, host.name, host.first, 0.0, (None,) * len(HOST_NAMES), silent)
@@ -234,8 +235,8 @@ class PastContext(Struct):
 
 
 class PastFleetBuilder:
-    """Takes hosts one after the other and counts. `find_host` finds a host of the live fleet by its id. `metrics` are
-    the names that were asked for; None: all. Others are None without a reason."""
+    """Takes the hosts one by one and counts. `find_host` finds a host of the live fleet by id. `metrics` are the
+    requested names (None: all); other metrics are None without a reason."""
 
     def __init__(
         self,
@@ -295,7 +296,7 @@ class PastFleetBuilder:
         )
 
     def finish(self, *, demo: bool, version: str) -> PastFleet:
-        """Everything but the hosts: they were given back one by one."""
+        """The fleet without its hosts, which `add` has returned one by one."""
         gpus, alerts = sum(self._counts.values()), self._context.alerts
         unnoticed = [alert for alert in alerts if alert.state == "firing" and alert.severity != "info"]
         problems = []
@@ -337,7 +338,7 @@ class PastFleetBuilder:
         return "late" if silent <= max(self._settings.down_after, late_after + past.sample.interval) else "down"
 
     def _is_blank(self, sample: HostSample) -> bool:
-        """Whether nothing at all was read: a host that reports knows something of itself."""
+        """Whether nothing could be read: a host that reports has some values of its own."""
         return (
             bool(self._host_names)
             and not any(value is not None for value in sample.values)
@@ -418,7 +419,7 @@ class PastFleetBuilder:
         return self._healths[key]
 
     def _explain(self, values: Values, why: str, *, has_processes: bool) -> dict[str, str]:
-        """The reason of whatever is not known of a GPU. Many GPUs share one: nobody changes it."""
+        """The reasons for all unknown values of a GPU. Many GPUs share one dict, which must not be changed."""
         key = tuple(map(is_, values, repeat(None))), why, has_processes
         found = self._reasons.get(key)
         if found is None:

@@ -1,4 +1,4 @@
-"""From the live fleet into the history: each host every few seconds, as soon as it has reported."""
+"""Samples the live fleet for the history: each host every few seconds, as soon as it has reported."""
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -31,8 +31,7 @@ _Floats = NDArray[np.float64]
 
 
 class Devices(Struct, frozen=True):
-    """Which GPUs a host has, and which processes are on each; None where these are unknown. Processes have no numbers
-    here."""
+    """The GPUs of a host and the processes on each GPU, without their numbers. None: the processes are unknown."""
 
     uuids: tuple[str, ...]
     labels: tuple[str, ...]
@@ -74,7 +73,7 @@ def count_samples(samples: Iterable[Sample]) -> int:
 
 
 def as_batch(samples: Sequence[Sample]) -> LiveBatch:
-    """All of them together, in their order. At least one."""
+    """Joins samples in their order. At least one."""
     batches: list[LiveBatch] = []
     for _, some in groupby(samples, type):
         alike = list(some)
@@ -204,7 +203,7 @@ class Recorder(FleetObserver):
             self._samples.append(replace(as_batch([sample]), is_forwarded=True) if host.is_forwarded else sample)
 
     def on_time(self, now: float) -> None:
-        """What was sampled in a second is on its way to the disk before anything else is done in the next."""
+        """Samples of the last second go to the store before anything else is done in the next one."""
         self.hand_over()
 
     async def save_backlog(self) -> None:
@@ -229,7 +228,7 @@ class Recorder(FleetObserver):
         return not is_full
 
     def _sample_all(self, table: FleetTable, reports: list[Pending], *, is_forwarded: bool) -> LiveBatch:
-        """Reports that were just judged, with few operations for all of them."""
+        """Samples all reports that were just judged, with few operations."""
         hosts, every = [report.host for report in reports], self._every
         own_rows, rows = [host.row for host in hosts], rows_of([host.rows for host in hosts])
         values = table.gpus.values[rows]
@@ -267,7 +266,7 @@ class Recorder(FleetObserver):
         return known
 
     async def _write(self) -> None:
-        """One at a time: each takes a thread for as long as the disk takes."""
+        """One write at a time: each blocks a thread until the disk is done."""
         try:
             await asyncio.sleep(_GATHER_SECONDS)
             noted = self._backlog
@@ -279,8 +278,7 @@ class Recorder(FleetObserver):
 
 
 class _HostDevices(Struct):
-    """What was found of a host when its devices had that version. `run_rows` are the rows of its processes without
-    display servers."""
+    """The devices of a host at that version. `run_rows` are the rows of its processes without display servers."""
 
     version: int
     devices: Devices
@@ -321,7 +319,7 @@ def sample_host(host: HostState, at: float, interval: float) -> HostSample:
 
 
 def _sample_gpu(gpu: GpuState) -> GpuSample:
-    """Of a GPU in an unknown state the values are old: none is kept."""
+    """The values of a GPU in an unknown state are old and are left out."""
     state = STATE_NUMBERS[gpu.availability]
     if not gpu.is_current:
         return GpuSample(gpu.uuid, gpu.label, gpu.name, state, NOTHING, None)

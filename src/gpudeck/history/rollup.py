@@ -66,7 +66,8 @@ class Quarters(Struct):
 
 
 class _Section(Struct, array_like=True, frozen=True):
-    """The metrics of the GPUs, or of the host: tables of seconds by metric and row, and of values by kind, too."""
+    """The metrics of the GPUs or of the host. `seconds` has one table per metric and row, `values` one per kind, metric
+    and row."""
 
     names: bytes
     precisions: list[int | float]
@@ -116,7 +117,7 @@ def unknown_roll(shape: tuple[int, ...]) -> Roll:
 
 
 def _pack_section(rolls: Mapping[str, Roll], catalog: Mapping[str, Metric]) -> _Section:
-    """Without metrics of which nothing is known."""
+    """Leaves out metrics without any known value."""
     rolls = {name: roll for name, roll in rolls.items() if roll.seconds.any()}
     precisions = [find_precision(catalog, name) for name in rolls]
     if not rolls:
@@ -208,7 +209,7 @@ class _QuarterWeights:
 
 
 def roll_up(hour: Hour) -> Quarters:
-    """An unknown metric is included, with no seconds."""
+    """Metrics without known values are included, with 0 seconds."""
     weights = _QuarterWeights(hour)
     rows = len(hour.gpus)
     states = weights.add_up((hour.states == np.arange(len(STATES))[:, None, None]).astype(np.float64))
@@ -218,8 +219,8 @@ def roll_up(hour: Hour) -> Quarters:
 
 
 def _roll_all(weights: _QuarterWeights, metrics: Mapping[str, Floats], rows: int) -> dict[str, Roll]:
-    """All at once, as far as they fit: a call of numpy costs more than to work on one GPU's hour. Most metrics are the
-    same number all the time, and need not be looked through."""
+    """Metrics are processed together, as many as fit into the caches: a numpy call costs more than the work on the hour
+    of one GPU. Most metrics are constant and take a shortcut."""
     values = {name: table[0, 0] for name, table in metrics.items() if table.size and _is_settled(table)}
     # Of an unknown one there is as little as of one that was never observed.
     shape = rows, len(weights.all_seconds)
@@ -253,7 +254,7 @@ def hour_totals(part: Quarters) -> StepTotals:
 
 
 def quarter_totals(part: Quarters) -> list[StepTotals]:
-    """Each quarter hour in which anything was observed, of the GPUs or of the host."""
+    """The quarter hours in which the host or any of its GPUs was observed."""
     names, tables = _tables(part, as_one=False)
     states = part.states.sum(axis=1)
     return [

@@ -1,4 +1,4 @@
-"""A sample: a host at one moment, as plain tuples. A store keeps it. `history.live` has samples of the live fleet."""
+"""A sample is a host at one moment, as plain tuples. The recorder makes samples of the live fleet; stores keep them."""
 
 from typing import Final, NamedTuple
 

@@ -1,5 +1,5 @@
-"""The history service of a hub: opens the store in the background: the page is up by then, samples wait, and a question
-waits for up to some seconds. A history that cannot be opened is a problem that the hub shows, and is tried again."""
+"""The history service of a hub. It opens the store in the background: meanwhile samples wait, and queries wait for some
+seconds. If the history cannot be opened, the hub shows the problem and retries."""
 
 import asyncio
 import logging
@@ -35,7 +35,7 @@ _QUESTIONS: Final = frozenset(
 
 
 class OpeningStore:
-    """A `Store` that another thread opens: what is taken meanwhile waits, and questions wait too."""
+    """A `Store` that another thread opens. Samples wait until then, and queries too."""
 
     def __init__(self, open_store: Callable[[], Store]) -> None:
         self._store: Store | None = None
@@ -71,12 +71,12 @@ class OpeningStore:
                 self._waiting += samples
 
     def wait(self) -> Store | None:
-        """Block until it is open; None if it cannot be opened, or not soon."""
+        """Block until the store is open. Returns None if it cannot be opened, or not in time."""
         self._is_decided.wait(_PATIENCE)
         return self._store
 
     def close(self) -> None:
-        """Blocks until everything taken is written. One that is still being opened is closed by its own thread."""
+        """Blocks until all samples are written. A store that is still being opened is closed by its own thread."""
         with self._lock:
             self._is_closed.set()
         if self._store is not None:
@@ -89,7 +89,7 @@ class OpeningStore:
         return store.flush(_PATIENCE) if isinstance(store, EmbeddedStore) else store is not None
 
     def __getattr__(self, name: str) -> Any:
-        """What answers a question: blocks until the store is open. Raises Temporary where it cannot be opened."""
+        """The query methods of the store. Blocks until it is open; raises Temporary if it cannot be opened."""
         if name not in _QUESTIONS:
             raise AttributeError(name)
         store = self.wait()
@@ -100,7 +100,7 @@ class OpeningStore:
         return getattr(store, name)
 
     def _open(self) -> None:
-        """Again and again: a disk may be mounted, made writable or cleared while the hub runs."""
+        """Retries: a disk may be mounted, made writable or cleared while the hub runs."""
         while not self._is_closed.is_set():
             try:
                 self._hand_over(self._open_store())
@@ -127,7 +127,7 @@ class OpeningStore:
 
 
 class HistoryService(Service):
-    """The history of a hub, and the recorder that fills it. `store` is None where none is kept."""
+    """The history of a hub, and the recorder that fills it. `store` is None if the history is off."""
 
     name = "history"
 
@@ -145,8 +145,8 @@ class HistoryService(Service):
         find_group: Callable[[str], str | None] | None = None,
         hub_name: str | None = None,
     ) -> None:
-        """`demo` is how many hosts are simulated: they have a file of their own. `prepare` is called before it is
-        opened, and may block. `hub_name` is that of this one of several hubs."""
+        """`demo` is the number of simulated hosts, which have a file of their own. `prepare` is called before the store
+        is opened, and may block. `hub_name` is the name of this hub among several."""
         self._hub_name = hub_name
         self._hub = hub
         self._settings = settings
@@ -187,7 +187,7 @@ class HistoryService(Service):
             await asyncio.to_thread(self.store.close)
 
     def _report_trouble(self, trouble: HistoryTrouble | None) -> None:
-        """The words may change while it lasts: one event for each kind of trouble is enough."""
+        """One event per kind of trouble: the text may change while it lasts."""
         before, self._trouble = self._trouble, trouble
         if trouble is not None and (before is None or trouble.kind != before.kind):
             self._report("history_problem", trouble.title, trouble.severity, trouble.detail)

@@ -1,4 +1,4 @@
-"""What an operator decides about the history. Imports no store: a base install reads the configuration too."""
+"""Settings of the history. Imports no store, because a base install reads the configuration too."""
 
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ DEMO_FILE: Final = "history-demo-{}.db"
 
 
 class HistorySettings(Struct, frozen=True):
-    """What is kept of the past, where, and for how long."""
+    """The data to keep, where, and for how long."""
 
     kind: Literal["embedded", "prometheus", "off"] = "embedded"
     """`embedded`: a file in the data folder. `prometheus`: a store that the site runs; who used what stays in the file.
@@ -75,7 +75,8 @@ class UsageSettings(Struct, frozen=True):
 
 
 def _is_url(text: str) -> bool:
-    """Whether it can be asked. A name or password in it would be shown in messages: they have settings of their own."""
+    """Whether it is a valid address without credentials: messages would show them, and they have settings of their
+    own."""
     try:
         parts = urlsplit(text.strip())
         is_port = parts.port is None or parts.port > 0

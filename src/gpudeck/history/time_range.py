@@ -33,7 +33,7 @@ _LAST_DAY_AT: Final = 2.0**33
 
 
 class Grid(Struct, frozen=True):
-    """`count` steps of `step` seconds from `start` on, which is a multiple of the step."""
+    """`count` steps of `step` seconds each. `start` is a multiple of the step."""
 
     start: int
     step: int
@@ -61,7 +61,7 @@ def choose_grid(start: float, end: float, points: int, least: int = STEPS[0]) ->
 
 
 def check_range(start: float, end: float) -> None:
-    """Raises HistoryRefused for what is no range of time, or a longer one than anything is kept."""
+    """Raises HistoryRefused for an invalid range, and for one that is longer than any data are kept."""
     if not (0 <= start < _LATEST and 0 <= end < _LATEST):
         raise HistoryRefused(
             "bad_range",
@@ -124,7 +124,7 @@ class Period:
 
 
 def load_zone(name: str) -> tzinfo:
-    """The zone of that IANA name. Raises HistoryRefused."""
+    """The zone with that IANA name. Raises HistoryRefused."""
     try:
         return times.load_zone(name)
     except ValueError as error:
@@ -133,7 +133,7 @@ def load_zone(name: str) -> tzinfo:
 
 
 def day_begins(day: date, zone: tzinfo) -> float:
-    """When the day begins there. Where the clock skips midnight this is the moment at which it does."""
+    """The beginning of the day in that zone. If the clock skips midnight, the moment at which it does."""
     return datetime(day.year, day.month, day.day, tzinfo=zone).timestamp()
 
 

@@ -51,7 +51,7 @@ class StepTotals(Struct):
 
 
 def utilization_of(totals: StepTotals) -> tuple[float, float]:
-    """The sum of utilization × seconds, and the seconds; 0 of it was not measured."""
+    """The sum of utilization × seconds, and the seconds in which it was measured."""
     if UTILIZATION not in totals.names:
         return 0.0, 0.0
     line = totals.table[totals.names.index(UTILIZATION)]
@@ -59,7 +59,7 @@ def utilization_of(totals: StepTotals) -> tuple[float, float]:
 
 
 def sum_totals(parts: Sequence[StepTotals]) -> StepTotals:
-    """All of them together, at least one; start and step are those of the first. They need not have the same names."""
+    """Adds totals of different hosts, at least one. Start and step are those of the first. The names may differ."""
     names = tuple(dict.fromkeys(name for one in parts for name in one.names))
     tables = np.array([one.table if one.names == names else spread(one, names) for one in parts])
     sums = np.where(np.isnan(tables).all(axis=0), np.nan, np.nansum(tables, axis=0))
@@ -71,8 +71,8 @@ def sum_totals(parts: Sequence[StepTotals]) -> StepTotals:
 
 
 def extend_totals(one: StepTotals, other: StepTotals) -> StepTotals:
-    """Of the same devices at other moments of the same step: what they come to together is the mean of both, weighted
-    by their seconds, and not the sum."""
+    """Adds totals of the same devices from other moments of the same step: the total is the mean of both, weighted by
+    seconds, and not the sum."""
     whole = sum_totals([one, other])
     _, mine, its = _align(one, other)
     seconds = whole.table[:, SECONDS]
@@ -84,7 +84,7 @@ def extend_totals(one: StepTotals, other: StepTotals) -> StepTotals:
 
 
 def subtract_totals(one: StepTotals, other: StepTotals) -> StepTotals:
-    """`one` without `other`, which was added to it. Lows and highs of single GPUs stay."""
+    """`one` without `other`, which had been added to it. The lows and highs of single GPUs stay."""
     names, mine, its = _align(one, other)
     less = np.nan_to_num(its)
     less[~which_sum(names), LOW : HIGH + 1] = 0.0
@@ -117,7 +117,7 @@ def spread(totals: StepTotals, names: tuple[str, ...]) -> Floats:
 
 
 def sum_known(one: Floats, other: Floats) -> Floats:
-    """NaN only where neither is known."""
+    """NaN only if both are NaN."""
     return np.where(np.isnan(one), other, one + np.nan_to_num(other))
 
 
@@ -188,7 +188,7 @@ def stack_totals(
 
 
 def join_stacks(stacks: Sequence[TotalsStack]) -> TotalsStack:
-    """Those of the same names and steps, at least one, as one."""
+    """Joins stacks with the same names and steps, at least one."""
     first, *others = stacks
     if not others:
         return first
@@ -200,7 +200,7 @@ def join_stacks(stacks: Sequence[TotalsStack]) -> TotalsStack:
 def decode_stack(
     rows: Sequence[TotalsRow], layouts: Mapping[int, tuple[str, ...]], names: Collection[str], seconds_per_step: int
 ) -> TotalsStack:
-    """As `decode_totals` of each row, of these metrics alone. Raises Damaged."""
+    """As `decode_totals` for each row, but only these metrics. Raises Damaged."""
     hosts, starts, numbers = (np.array([row[column] for row in rows], dtype=np.int64) for column in range(3))
     tables = np.tile(np.array(UNKNOWN), (len(rows), len(names), 1))
     states = np.zeros((len(rows), len(STATES)))

@@ -161,7 +161,7 @@ def test_file_that_was_taken_away_is_said(path: Path, clock: FakeClock) -> None:
     path.rename(path.with_name("elsewhere.db"))
     first.take(busy_hour()[:10])
     first.flush()
-    assert "was taken away" in (first.problem or "")
+    assert "was removed" in (first.problem or "")
     with pytest.raises(Temporary, match="cannot be read"):
         first.runs(RunsQuery())
     first.close()

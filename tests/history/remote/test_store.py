@@ -255,7 +255,7 @@ def test_trouble_of_the_file_is_told(server: StoreProcess, tmp_path: Path) -> No
     with opened(server, tmp_path) as store:
         (tmp_path / "history.db").rename(tmp_path / "moved.db")
         store.take([sample(START)])
-        wait_until(lambda: "was taken away" in (store.problem or ""), "the trouble")
+        wait_until(lambda: "was removed" in (store.problem or ""), "the trouble")
 
 
 def test_paths_below_a_prefix(tmp_path: Path) -> None:

@@ -40,7 +40,8 @@ _Column = float | tuple[int, bytes] | None
 
 
 class MetricLayout(NamedTuple):
-    """The names of a sample's values: those of the version that wrote it. What is read is in the order of this one."""
+    """The names of the values of a sample in the version that wrote it. Values are read in the order of this
+    version."""
 
     gpu: tuple[str, ...] = GPU_NAMES
     host: tuple[str, ...] = HOST_NAMES
@@ -53,7 +54,7 @@ HOST_STEPS: Final = np.array([metric.precision for metric in HOST_METRICS.values
 
 
 class GpuRuns(NamedTuple):
-    """The GPUs of a host, and the runs on each of them; None where they are unknown."""
+    """The GPUs of a host and the runs on each. None: the runs are unknown."""
 
     gpus: tuple[int, ...]
     runs: tuple[tuple[int, ...] | None, ...]
@@ -64,7 +65,8 @@ class GpuRuns(NamedTuple):
 
 
 class StepTable(Struct):
-    """Columns of values in whole steps. A column is an array, or one number for all rows; NaN: unknown in all."""
+    """Columns of values as multiples of a step. A column is an array, or one number for all rows; NaN: all are
+    unknown."""
 
     rows: int
     columns: list[Whole | float]
@@ -196,7 +198,7 @@ def _pack_column(column: Whole | float) -> _Column:
 
 
 def decode_entry(body: bytes, layout: MetricLayout = CURRENT) -> SampleBatch:
-    """Raises Damaged for what cannot be read."""
+    """Raises Damaged."""
     try:
         plain = zstandard.ZstdDecompressor().decompress(
             strip_checksum(_VERSION, body), max_output_size=_MAX_BYTES, allow_extra_data=False
@@ -233,7 +235,7 @@ def _same_runs(gpus: tuple[int, ...], runs: tuple[tuple[int, ...] | None, ...]) 
 
 
 def _read_table(columns: list[_Column], rows: int, names: tuple[str, ...], wanted: tuple[str, ...]) -> StepTable:
-    """Columns that were written under other names are in the order of `wanted`; one that is missing is unknown."""
+    """The columns in the order of `wanted`, by their names. Missing columns are unknown."""
     if len(columns) != len(names):
         raise Damaged(f"{len(columns)} columns are not {len(names)}")
     found = {name: _read_column(column, rows) for name, column in zip(names, columns, strict=True)}
@@ -257,8 +259,8 @@ def _read(numbers: bytes, kind: "str | np.dtype[Any]", count: int) -> NDArray[An
 
 
 def read_journal(connection: sqlite3.Connection) -> Iterator[tuple[SampleBatch, int]]:
-    """Batch and number of each entry, in order, without the samples that a sealed hour has. An entry that cannot be
-    read costs its second. The log has one line about all of them, at the end."""
+    """Batch and number of each entry, in order, without the samples of sealed hours. A damaged entry is left out; the
+    log has one line about all of them, at the end."""
     sealed: dict[int, int] = {}
     left_out: list[tuple[int, Damaged]] = []
     for entry, layout, body in connection.execute("SELECT id, layout, body FROM journal ORDER BY id").fetchall():
@@ -314,7 +316,7 @@ def _decode_row(connection: sqlite3.Connection, layout: int, body: bytes) -> Sam
 
 
 def _find_layout(connection: sqlite3.Connection, key: int) -> MetricLayout:
-    """Raises Damaged where the file does not say it."""
+    """Raises Damaged if the layout is missing or damaged."""
     row = connection.execute("SELECT names FROM layouts WHERE id = ?", (key,)).fetchone()
     if row is None:
         raise Damaged(f"layout {key} is missing")

@@ -50,8 +50,8 @@ class OpenRun(Struct):
 
 
 class HostKeys(KnownHost):
-    """`runs` are the open ones by pid, `past_runs` those of late samples since the last sealing. `gpus` is by UUID.
-    While a sample has the same `devices`, its GPUs and runs are those of `gpu_runs`."""
+    """`runs` are the open runs by pid, `past_runs` those of late samples since the last sealing. `gpus` is by UUID. As
+    long as samples have the same `devices`, `gpu_runs` are their GPUs and runs."""
 
     gpus: dict[str, KnownGpu] = field(default_factory=dict)
     runs: dict[int, OpenRun] = field(default_factory=dict)
@@ -103,14 +103,14 @@ class KeyRegistry:
         )
 
     def _find_newest(self, table: str) -> int:
-        """The largest number ever assigned: the number of a lost row must not be used again."""
+        """The largest number ever assigned. The number of a lost row must not be assigned again."""
         query = self._connection.execute
         found = [query(f"SELECT max(id) FROM {table}").fetchone()[0]]  # noqa: S608
         found += [row[0] for row in query("SELECT value FROM meta WHERE name = ?", (f"newest_{table}",))]
         return max((number for number in found if isinstance(number, int)), default=0)
 
     def make_batch(self, samples: Sequence[Sample], now: float) -> SampleBatch:
-        """Inside of a transaction: what is new gets its number."""
+        """Assigns numbers to new hosts, GPUs and runs. Inside a transaction."""
         batch = as_batch(samples)
         hosts: list[int] = []
         gpu_runs: list[GpuRuns] = []
@@ -127,7 +127,7 @@ class KeyRegistry:
         return make_batch(hosts, batch.moments, gpu_runs, batch.states, (batch.own, batch.table, batch.runs))
 
     def _gpu_runs(self, host: HostKeys, at: float, devices: Devices) -> GpuRuns:
-        """Nearly always a sample has the GPUs and processes of the one before."""
+        """Most samples have the GPUs and processes of the previous one."""
         is_late = at < host.last
         if not is_late and (devices is host.devices or devices == host.devices):
             return host.gpu_runs
@@ -175,7 +175,7 @@ class KeyRegistry:
         return run
 
     def end(self, host: HostKeys, pid: int) -> None:
-        """The run with that pid is no longer there: it was last seen with the sample before."""
+        """End the run with that pid: it was last seen with the previous sample."""
         run = host.runs.pop(pid, None)
         if run is not None:
             run.last = max(run.last, host.last)
@@ -222,7 +222,7 @@ class KeyRegistry:
         return key
 
     def _settle_gpu(self, host: HostKeys, uuid: str, label: str, model: str, at: float) -> KnownGpu:
-        """A GPU that is new here: to the file, to this host (cards are moved), or under this label."""
+        """Add a GPU, or change its host (cards are moved), label or model."""
         known = self._by_uuid.get(uuid)
         if known is None:
             row = uuid, host.key, label, model, at, at
@@ -241,7 +241,7 @@ class KeyRegistry:
         return gpu
 
     def _other_run(self, host: HostKeys, process: ProcessSample, gpu: int, at: float) -> OpenRun:
-        """Not the one that this pid was last. A late sample changes nothing about who is there now."""
+        """A run other than the current one with that pid. Late samples do not change the current runs."""
         is_late = at < host.last
         past = host.past_runs.get(process.pid)
         if is_late and past is not None and _is_same(past.started_at, process.started_at):
@@ -264,7 +264,7 @@ class KeyRegistry:
         )
 
     def _find_run(self, host: HostKeys, process: ProcessSample) -> OpenRun | None:
-        """One that seemed to have ended, or that a late sample has again."""
+        """A run in the file that seemed to have ended, or that a late sample belongs to."""
         if process.started_at is None:
             return None
         row = self._execute(
@@ -278,7 +278,7 @@ class KeyRegistry:
             return None
 
     def see_gpu(self, key: int, first: float, last: float) -> None:
-        """That GPU was there at these moments, and maybe between them."""
+        """Note that the GPU was sampled at these moments."""
         gpu = self.gpus.get(key)
         if gpu is not None and (first < gpu.first or last > gpu.last):
             gpu = structs.replace(gpu, first=min(first, gpu.first), last=max(last, gpu.last))
@@ -293,7 +293,7 @@ class KeyRegistry:
         return OpenRun(key, process.pid, process.started_at, {gpu}, at, at)
 
     def _insert(self, table: str, values: tuple[object, ...]) -> int:
-        """`values` are all columns of the table after `id`, each of the column's type."""
+        """`values` are all columns of the table after `id`, with the types of the columns."""
         key = self._newest[table] = self._newest[table] + 1
         row = key, *values
         crc = checksum(*[value.encode() if isinstance(value, str) else value for value in row])
@@ -321,14 +321,14 @@ def _open_run(row: _RunRow) -> OpenRun:
 
 
 def _span(first: float | None, last: float | None) -> tuple[float, float]:
-    """Where one of them is damaged, the other stands for it."""
+    """If one of the two is damaged, the other replaces it."""
     known = [time for time in (first, last) if time is not None and 0 <= time < _LAST]
     return (min(known), max(known)) if known else (0.0, 0.0)
 
 
 @cache
 def _tell(what: str) -> None:
-    """Once, and not with every rollback."""
+    """Log once, not after each rollback."""
     log.warning("%s; `gpudeck history verify` names all damage", what)
 
 
@@ -337,5 +337,5 @@ def _is_same(one: float | None, other: float | None) -> bool:
 
 
 def split_gpus(text: str) -> tuple[int, ...]:
-    """Those that are numbers: one that is damaged hides no other."""
+    """Parts that are not numbers are left out."""
     return tuple(int(part) for part in text.split(",") if part.isascii() and part.isdigit()) if text else ()

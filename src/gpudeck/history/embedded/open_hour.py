@@ -1,8 +1,8 @@
 """The hours that are being written, in memory.
 
-Batches are kept as they came (`LooseBatches`) until there are many; then they become a `Piece` for each few hosts: a
-matrix a metric, of differences from sample to sample, compressed. All hosts are worked on at once: a call of numpy
-costs more than the numbers of one host.
+New batches are kept unchanged (`LooseBatches`) until there are many. Then they are packed into pieces of some hosts
+each (`Piece`): one compressed matrix per metric, with the differences between samples. All hosts are packed together,
+because a numpy call costs more than the numbers of one host.
 """
 
 import math
@@ -71,15 +71,15 @@ T = TypeVar("T")
 
 
 class Piece(Struct):
-    """Samples of some hosts, of which each has a row or more. All matrices are `width` samples wide: where a host has
-    fewer, its last is repeated."""
+    """Samples of some hosts, with one row or more each. All matrices are `width` samples wide; the last sample of a
+    shorter row is repeated."""
 
     rows: int
     width: int
     matrices: dict[MatrixKey, _Matrix]
 
     def read(self, key: MatrixKey, index: Any = ...) -> "Floats | float":
-        """Its values at `index`, (row, sample), or one number for all."""
+        """The values at `index` (row, sample), or one number if all are equal."""
         packed = self.matrices.get(key, np.nan)  # of no rows there is none
         if isinstance(packed, float):
             return scale(packed, _STEPS[key])
@@ -97,8 +97,8 @@ def read_batch(batch: SampleBatch, key: MatrixKey, rows: slice | Indexes) -> "Fl
 
 
 class HourPart(Struct, frozen=True):
-    """Some samples of one host, all of the same GPUs and runs: `count` in a piece, or one in a batch. Its rows there
-    begin at `row`, those of its GPUs and runs at `gpu` and `run`."""
+    """Some samples of one host with the same GPUs and runs: `count` in a piece, or one in a batch. The rows of the host
+    there begin at `row`, those of its GPUs at `gpu`, of its runs at `run`."""
 
     source: Piece | SampleBatch
     gpu_runs: GpuRuns
@@ -115,7 +115,8 @@ class HourPart(Struct, frozen=True):
         return slice(self.gpu, self.gpu + len(self.gpu_runs.gpus))
 
     def read(self, key: MatrixKey, cache: MatrixCache) -> "Floats | float":
-        """A row per GPU or run, a column per sample; or one number for all. `cache` keeps the matrices of pieces."""
+        """A row per GPU or run and a column per sample, or one number if all are equal. `cache` keeps the matrices of
+        pieces."""
         if isinstance(self.source, SampleBatch):
             values = read_batch(self.source, key, self.rows(key[0]))
             return values if isinstance(values, float) else values[:, None]
@@ -132,7 +133,7 @@ def _part_of_batch(batch: SampleBatch, place: int) -> HourPart:
 
 
 class _Assembly:
-    """One hour out of parts: in order of time, every moment once, of all GPUs that any of them has."""
+    """Joins parts to one hour: in order of time, each moment once, with the GPUs of all parts."""
 
     def __init__(self, parts: Sequence[HourPart], cache: MatrixCache | None) -> None:
         self._parts = parts
@@ -214,7 +215,7 @@ def _are_alike(found: "list[Floats | float]") -> bool:
 
 
 def metrics_of(kind: int, wanted: Collection[str] | None) -> Iterator[tuple[str, MatrixKey]]:
-    """Each metric of GPUs (OF_GPU) or hosts that is wanted."""
+    """The wanted metrics of GPUs (OF_GPU) or hosts (OF_HOST)."""
     names, prefix = (GPU_NAMES, "") if kind == OF_GPU else (HOST_NAMES, HOST_PREFIX)
     for place, name in enumerate(names):
         if wanted is None or prefix + name in wanted:
@@ -222,7 +223,7 @@ def metrics_of(kind: int, wanted: Collection[str] | None) -> Iterator[tuple[str,
 
 
 class LooseBatches:
-    """The newest batches. One thread appends and packs; others read. `oldest` is when the first sample was taken."""
+    """The newest batches. One thread appends and packs; others read. `oldest` is the time of the oldest sample."""
 
     def __init__(self) -> None:
         self.batches: list[SampleBatch] = []
@@ -239,7 +240,7 @@ class LooseBatches:
         return len(self.batches) >= _MAX_BATCHES or self._rows >= _MAX_LOOSE
 
     def pack(self) -> Iterator[tuple[int, int, HourPart]]:
-        """Host and hour of each slice of the new pieces. The batches stay until `clear`."""
+        """Host, hour and part for each of the new pieces. The batches stay until `clear`."""
         if self.batches:
             yield from _PiecePacker(self.batches).run()
 
@@ -264,7 +265,7 @@ class LooseBatches:
 
 
 class _Segment(Struct):
-    """Pieces in the making: which samples, GPUs and runs of all batches together their matrices are made of."""
+    """A piece that is being packed, and the indexes of its samples, GPUs and runs in all batches together."""
 
     piece: Piece
     samples: Indexes
@@ -294,7 +295,7 @@ class _PiecePacker:
         return slices
 
     def _divide(self) -> tuple[list[_Segment], list[tuple[int, int, HourPart]]]:
-        """A host's samples with the same GPUs and runs are a row; rows of neighbours share a piece."""
+        """Samples of a host with the same GPUs and runs make a row; neighbours share a piece."""
         batches = self._batches
         hosts = np.concatenate([batch.hosts for batch in batches])
         times = np.concatenate([batch.times for batch in batches])
@@ -365,7 +366,7 @@ def _decode(packed: tuple[int, np.dtype[Any], np.dtype[Any], bytes], width: int)
 
 
 def _spread(samples: Indexes, starts: Indexes, counts: Indexes) -> tuple[Indexes, list[int]]:
-    """The GPUs or runs of samples (rows, width), each in a row of its own; and the first row of each."""
+    """The indexes of the GPUs or runs of samples (rows, width), one row each, and the first row of each sample."""
     mine = counts[samples[:, 0]]
     first = np.cumsum(mine) - mine
     owner = np.repeat(np.arange(len(mine)), mine)
@@ -396,8 +397,8 @@ def _join(columns: list[tuple[Whole | float, int]]) -> Whole | float:
 
 
 class HourSummary(Struct, frozen=True):
-    """An open hour until a quarter hour that is over: its totals of the metrics that are asked of all hosts together,
-    and its usage by user and model."""
+    """Totals (of the metrics that overviews need) and usage by user and model of an open hour, until the end of a
+    quarter hour."""
 
     hour: StepTotals
     quarters: list[StepTotals]
@@ -405,8 +406,9 @@ class HourSummary(Struct, frozen=True):
 
 
 class OpenHour:
-    """One host's. `before` is when the host was last sampled before this hour. `first_entry` is the oldest entry of the
-    journal in it. `samples` counts them. `is_late`: the hour was sealed before; what is here comes on top of that."""
+    """The current hour of one host. `before` is the time of its last sample before this hour, `first_entry` the oldest
+    journal entry with samples of it, `samples` their number. `is_late`: the hour has been sealed before, and these
+    samples are added to it."""
 
     def __init__(
         self,
@@ -435,7 +437,7 @@ class OpenHour:
         return self._summaries.get(until)
 
     def keep_summary(self, until: int, summary: HourSummary) -> None:
-        """The one before stays for views of it."""
+        """Also keeps the previous summary, which views may still use."""
         newest = max(self._summaries, default=None)
         kept = {} if newest is None else {newest: self._summaries[newest]}
         self._summaries = {**kept, until: summary}
@@ -447,8 +449,7 @@ class OpenHour:
         self.samples += 1
 
     def cached(self, what: Hashable, work: Callable[[], T]) -> T:
-        """What `work` makes of the hour so far: kept until the next row, so that many questions in a row cost one. May
-        be called from any thread. `what` names it."""
+        """The result of `work` on the hour so far, kept until the next sample. `what` is its key. Thread-safe."""
         rows, kept = self.samples, self._cached.get(what)
         if kept is not None and kept[0] == rows:
             return cast("T", kept[1])
@@ -461,16 +462,16 @@ class OpenHour:
     def snapshot(
         self, metrics: Collection[str] | None = None, *, runs: bool = True, cache: MatrixCache | None = None
     ) -> Hour:
-        """The hour so far. `metrics` are the names wanted (`host_…` for the host's own); None: all of them. May be
-        called from any thread. `cache` keeps what neighbours need too."""
+        """The hour so far. `metrics` are the wanted names (host metrics with the prefix `host_`); None: all. `cache` is
+        for hours of neighbours. Thread-safe."""
         # The loose ones first: what is packed in between is then there twice, which the order of times takes out again.
         loose = list(self.loose.samples(self.host, self.start))
         return _Assembly([*self.parts, *loose], cache).hour(self.start, self.before, metrics, runs=runs)
 
 
 class OpenHours(dict[HourKey, OpenHour]):
-    """All of them by host and start. One thread appends and packs; others read. `connection` is that of the file, in
-    which a sealed hour has a row."""
+    """All open hours by host and start. One thread appends and packs; others read. `connection` is that of the file,
+    which lists sealed hours."""
 
     def __init__(self, connection: sqlite3.Connection, hosts: Iterable[KnownHost]) -> None:
         super().__init__()
@@ -480,7 +481,7 @@ class OpenHours(dict[HourKey, OpenHour]):
         self._connection = connection
 
     def append(self, batch: SampleBatch, entry: int, now: float) -> int:
-        """Returns how many of its samples are of hours that were sealed before."""
+        """Returns the number of samples of hours that were sealed before."""
         self.loose.append(batch)
         late = 0
         for host, at in zip(batch.hosts.tolist(), batch.times.tolist(), strict=True):
@@ -493,7 +494,7 @@ class OpenHours(dict[HourKey, OpenHour]):
         return late
 
     def recover(self, hosts: Mapping[int, KnownHost], note: Callable[[str, str], None], now: float) -> None:
-        """Append what the journal has; `note` gets what is left out, and why."""
+        """Append the samples of the journal. `note` is called with each part that is left out, and the reason."""
         for batch, entry in read_journal(self._connection):
             known = np.isin(batch.hosts, list(hosts))
             for host in set(batch.hosts[~known].tolist()):

@@ -1,7 +1,6 @@
 """The fleet at a moment whose hour is still being written: the last sample of each open hour until then.
 
-Samples that are in the same piece, or came in the same batch, are read together: a call of numpy costs more than the
-numbers of one host.
+Samples in the same piece or batch are read together: a numpy call costs more than the numbers of one host.
 """
 
 import math
@@ -35,7 +34,8 @@ _NAMES: Final = {OF_GPU: GPU_NAMES, OF_HOST: HOST_NAMES}
 
 
 class _Place(NamedTuple):
-    """The last sample of a host: its part of the hour, its place there, its time, and that of the one before it."""
+    """The last sample of a host: the part of the hour, the index there, its time, and the time of the previous
+    sample."""
 
     host: int
     part: HourPart
@@ -47,8 +47,8 @@ class _Place(NamedTuple):
 def find_open_moments(
     hours: Sequence[OpenHour], at: float, metrics: Collection[str] | None, loose: Mapping[int, tuple[float, HourPart]]
 ) -> dict[int, HourMoment]:
-    """The last sample until `at` of these hours, by host. `loose` has the last loose sample of each host until
-    then, and its time. States that began before the part of the hour that has the sample have no `since`."""
+    """The last sample until `at` of these hours, by host. `loose` has the last loose sample of each host until then,
+    and its time. `since` is None for states that began before the part with the sample."""
     times: dict[int, tuple[Floats, list[int]]] = {}
     groups: dict[int, list[_Place]] = {}
     for hour in hours:
@@ -66,7 +66,7 @@ def find_open_moments(
 def _find_place(
     hour: OpenHour, at: float, loose: tuple[float, HourPart] | None, known: dict[int, tuple[Floats, list[int]]]
 ) -> _Place | None:
-    """`known` keeps the times of pieces, (rows, samples), and how many of each row are until the moment."""
+    """`known` caches the times of pieces (rows, samples), and how many in each row are not after the moment."""
     before = -math.inf if hour.before is None else hour.before
     found = None
     if loose is not None and hour.start <= loose[0] < hour.start + SECONDS:
@@ -85,7 +85,7 @@ def _find_place(
 
 
 def _read_group(group: list[_Place], metrics: Collection[str] | None) -> Iterator[tuple[int, HourMoment]]:
-    """Of samples that are in the same piece or batch."""
+    """Reads samples of the same piece or batch together."""
     rows = _Rows(group)
     tables = {kind: np.full((rows.count(kind), len(names)), np.nan) for kind, names in _NAMES.items()}
     for kind, table in tables.items():
@@ -106,7 +106,7 @@ def _read_group(group: list[_Place], metrics: Collection[str] | None) -> Iterato
 
 
 class _Rows:
-    """Where the samples of a group are in their piece or batch: the rows of each kind, and the place in each row."""
+    """The rows of each kind, and the indexes in them, of a group of samples in their piece or batch."""
 
     def __init__(self, group: list[_Place]) -> None:
         self._source = group[0].part.source

@@ -53,7 +53,7 @@ class Damage(Struct, frozen=True):
 
 
 def find_damage(connection: sqlite3.Connection) -> Iterator[Damage]:
-    """Reads every byte: minutes for gigabytes. Unreadable parts are reported, never raised."""
+    """Reads every byte, which takes minutes for gigabytes. Damage is reported and never raised."""
     is_sound = True
     for damage in check_file(connection):
         is_sound = False
@@ -106,8 +106,8 @@ def _describe_row(where: Where, names: dict[int, str]) -> str:
 
 
 class RepairReport(Struct):
-    """`aside` is the old file if its pages were damaged, `copied` the number of rows read from it. `found` are the
-    damaged rows that were set aside."""
+    """`aside` is the old file if its pages were damaged, `copied` the number of rows copied from it. `found` describes
+    the damaged rows that were set aside."""
 
     aside: Path | None = None
     copied: int = 0
@@ -115,7 +115,7 @@ class RepairReport(Struct):
 
 
 def repair(path: Path, now: float) -> RepairReport:
-    """The file must have no other writer. Raises UsageError where it has, sqlite3.Error, OSError and Temporary."""
+    """Raises UsageError if another process writes the file; sqlite3.Error, OSError and Temporary."""
     done = RepairReport()
     with lock_file(path):
         if _has_bad_pages(path):
@@ -134,8 +134,8 @@ def repair(path: Path, now: float) -> RepairReport:
 
 
 def replace_file(path: Path, now: float, min_free: int = 0) -> tuple[Path, int]:
-    """Set a damaged file aside and begin a new one with its readable rows, or an empty one if the disk has no room for
-    both. Returns the old file's new name, and how many rows were copied."""
+    """Set a damaged file aside and start a new one with its readable rows, or an empty one if the disk has no room for
+    both. Returns the new name of the old file, and the number of rows copied."""
     size = path.stat().st_size
     has_room = shutil.disk_usage(path.parent).free > size + min_free
     aside = set_file_aside(path, now)
@@ -179,7 +179,7 @@ def _copy(damaged: sqlite3.Connection, connection: sqlite3.Connection, table: st
 
 
 def _readable(damaged: sqlite3.Connection, table: str, columns: list[str]) -> Iterator[tuple[Any, ...]]:
-    """The rows up to the first damaged page, and then from the end back to the last one."""
+    """The rows before the first damaged page, and those after the last one."""
     keys = keys_of(damaged, table)
     for direction in ("ASC", "DESC"):
         order = ", ".join(f"{key} {direction}" for key in keys)

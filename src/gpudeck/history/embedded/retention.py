@@ -41,8 +41,8 @@ _TABLE: Final = (
 def set_aside(
     connection: sqlite3.Connection, table: str, where: str, values: Sequence[object], *, reason: str, now: float
 ) -> int:
-    """Move the rows of `table` that fit; how many there were. Inside the caller's transaction. `body` is the row as
-    msgpack, its columns in their order."""
+    """Move the matching rows of `table`, and return their number. Inside a transaction. `body` is the row as msgpack,
+    with the columns in their order."""
     rows = connection.execute(f"SELECT * FROM {table} WHERE {where}", tuple(values)).fetchall()  # noqa: S608
     if rows:
         connection.execute(_TABLE)
@@ -55,7 +55,7 @@ def set_aside(
 
 
 def set_future_aside(connection: sqlite3.Connection, now: float) -> int:
-    """Move all hours that begin more than an hour after `now`; how many rows that were. Inside a transaction."""
+    """Move all hours that begin more than an hour after `now`, and return their number. Inside a transaction."""
     begin, reason = now + _HOUR, "of a clock that was ahead"
     count = 0
     for table in ("chunks", "quarters", "sealed", "host_hours", "uses", "uses_of_all", "fleet_quarters"):
@@ -68,7 +68,7 @@ def set_future_aside(connection: sqlite3.Connection, now: float) -> int:
 
 
 def delete_old(connection: sqlite3.Connection, settings: HistorySettings, time: float) -> None:
-    """By age, then by size. Each kind is a transaction of its own. `time` is that of a `RetentionClock`."""
+    """Delete by age, then by size. Each table is a transaction of its own. `time` is that of a `RetentionClock`."""
     kept = {
         **dict.fromkeys(("host_hours", "fleet_quarters", "uses_of_all", "runs"), settings.hour),
         **dict.fromkeys(("quarters", "uses"), settings.quarter_hour),
@@ -108,14 +108,14 @@ def _delete(connection: sqlite3.Connection, table: str, before: float) -> None:
 
 
 def _hours_of_hosts(table: str, low: str, high: str) -> str:
-    """Hours of all hosts between two keys of each, found by the table's key."""
+    """A condition for hours between two keys of each host, which uses the primary key."""
     bounds = f"{table}.key {low} AND {table}.key {high}".format(HOUR_BITS)
     return f"key IN (SELECT {table}.key FROM hosts CROSS JOIN {table} WHERE {bounds})"  # noqa: S608
 
 
 def _shrink(connection: sqlite3.Connection, enough: float, time: float) -> None:
-    """The oldest samples, then the oldest quarter hours. The newest day stays whatever happens: a limit that is too
-    small shall not empty every chart."""
+    """Deletes the oldest samples, then the oldest quarter hours. The last day stays in any case, so that a limit that
+    is too small does not empty all charts."""
     for table in ("chunks", "quarters"):
         of_host = f"SELECT min(key) FROM {table} WHERE key >= id << {HOUR_BITS} AND key < (id + 1) << {HOUR_BITS}"  # noqa: S608
         question = f"SELECT min(({of_host}) & {_MASK}) * {_HOUR} FROM hosts"  # noqa: S608

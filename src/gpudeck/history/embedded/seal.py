@@ -67,8 +67,8 @@ SUMMARIZED: Final = ("utilization_percent", "power_watts", "memory_used_bytes", 
 
 
 class HourSealer:
-    """`keep_samples` is False where another store has them: then only sums and runs are kept here. Hours that end
-    before `samples_since()` get no samples: retention would delete them at once."""
+    """Without `keep_samples`, only sums and runs are kept (another store has the samples). Hours that end before
+    `samples_since()` get no samples, because retention would delete them at once."""
 
     def __init__(
         self,
@@ -112,8 +112,8 @@ class HourSealer:
         is_more: bool = False,
         keep_samples: bool,
     ) -> None:
-        """`old` is the hour as it was sealed before. With `is_more`, it was, and its samples are no longer there: then
-        the sums of this one are added to its own."""
+        """`old` is the hour as it was sealed before. `is_more`: it was sealed before, but its samples are gone; then
+        the sums of this hour are added to the existing ones."""
         key, quarters = key_of(host.key, hour.start), roll_up(hour)
         query = self._connection.execute
         query("INSERT OR REPLACE INTO sealed (key, upto) VALUES (?, ?)", (key, last_entry))
@@ -185,7 +185,7 @@ class HourSealer:
         self._uses.clear()
 
     def _fleet_quarter(self, start: int) -> StepTotals | None:
-        """Nearly always the host before was sealed into the same one. Raises Damaged."""
+        """The hour sealed before this one usually has the same quarter hours. Raises Damaged."""
         if start in self._fleet:
             return self._fleet[start]
         question = "SELECT start, layout, observed, body, crc FROM fleet_quarters WHERE start = ?"
@@ -244,7 +244,7 @@ class HourSealer:
 def summarize(
     open_hour: OpenHour, until: int, keys: KeyRegistry, connection: sqlite3.Connection, cache: MatrixCache
 ) -> HourSummary:
-    """The hour so far, without what was sampled from `until` on. `cache` keeps what neighbours need too."""
+    """The hour without samples from `until` on. `cache` is shared with neighbours."""
     hour = cut_hour(open_hour.snapshot(SUMMARIZED, cache=cache), until)
     quarters = roll_up(hour)
     return HourSummary(hour_totals(quarters), quarter_totals(quarters), uses_of(hour, keys, connection))
@@ -253,7 +253,7 @@ def summarize(
 def uses_of(
     hour: Hour, keys: KeyRegistry, connection: sqlite3.Connection
 ) -> dict[tuple[str | None, str], UsageAmounts]:
-    """Who used that hour. May be called from any thread, with a connection of its own."""
+    """Usage in that hour by user and model. Thread-safe if each thread has its own connection."""
     known = keys.gpus
     models = [known[gpu].model if gpu in known else NO_MODEL for gpu in hour.gpus]
     runs = json.dumps(list({part.run for part in hour.runs}))
@@ -262,7 +262,7 @@ def uses_of(
 
 
 def _leave(what: str, start: int, why: object) -> None:
-    """What is damaged stays as it is, and so is found by `gpudeck history verify`."""
+    """Damaged rows stay as they are, so that `gpudeck history verify` finds them."""
     log.warning("%s from %s on is damaged and stays as it is: %s", what, show_utc(start), why)
 
 
@@ -276,7 +276,7 @@ _RESERVED_RUNS: Final = 10_000_000
 
 
 class PastSpan(NamedTuple):
-    """When a run was first and last seen. One that is not over may go on with the first sample after the past."""
+    """When a run was first and last seen. If it is not over, it may continue with the first sample after the past."""
 
     first: float
     last: float
@@ -284,8 +284,8 @@ class PastSpan(NamedTuple):
 
 
 class PastWriter:
-    """A hub may have the file open: what is added is written in a transaction until `flush`, the sums of all hosts when
-    it is closed, and `reserve` has set numbers apart that the hub does not assign. Raises sqlite3.Error."""
+    """Writes a past beside a hub that has the file open: hours are committed by `flush`, the sums of all hosts by
+    `close`. `reserve` sets numbers apart that the hub does not assign. Raises sqlite3.Error."""
 
     def __init__(self, path: Path) -> None:
         self._connection = open_to_write(path)
@@ -293,13 +293,13 @@ class PastWriter:
         self._sealer = HourSealer(self._connection, self.keys)
 
     def reserve(self, words: Iterable[str]) -> None:
-        """Before a hub opens the file. `words` are all users and models that are going to come."""
+        """Call it before a hub opens the file. `words` are all users and models of the past."""
         for word in words:
             self.keys.word(word)
         self._connection.execute("INSERT OR REPLACE INTO meta VALUES ('newest_runs', ?)", (_RESERVED_RUNS,))
 
     def add_run(self, key: int, host: HostKeys, process: ProcessSample, gpus: Iterable[int], seen: PastSpan) -> None:
-        """Before the hours that it is in: what it did is added up from them. `key` is one that no other run has."""
+        """Call it before adding the hours of the run, which add to its sums. `key` must be unique."""
         self._begin()
         self._connection.execute(
             "INSERT INTO runs (id, host, pid, started_at, user, command, container, job, gpus, first, last, ended) "
@@ -308,7 +308,7 @@ class PastWriter:
         )
 
     def extend_run(self, key: int, first: float) -> None:
-        """One that the file has was there before, since `first`."""
+        """A run of the file began earlier, at `first`."""
         self._begin()
         self._connection.execute("UPDATE runs SET first = min(first, ?) WHERE id = ?", (first, key))
 

@@ -1,4 +1,4 @@
-"""The embedded store as the hub uses it: a writer thread, answers from views of one moment, and the list of runs."""
+"""The embedded store: a writer thread, answers to queries, and the list of runs."""
 
 import sqlite3
 import threading
@@ -61,8 +61,8 @@ _MAX_JUDGED: Final = 20_000
 
 
 class EmbeddedStore:
-    """`history.base.Store` in one file. Questions may be asked from any thread. Without `keep_samples`, which another
-    store has, sums and runs alone are kept. `find_group` returns the group of a login."""
+    """`history.base.Store` in one file. Queries are thread-safe. Without `keep_samples`, only sums and runs are kept
+    (another store has the samples). `find_group` returns the group of a login."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class EmbeddedStore:
 
     @property
     def has_room(self) -> bool:
-        """Whether it keeps up: few samples wait to be written, and few hours that are over wait to be sealed."""
+        """Whether the writer keeps up: few samples wait to be written, and few hours to be sealed."""
         return (
             self.writer.waiting < _FEW_SAMPLES
             and len(self.writer.open_hours) < len(self.writer.keys.hosts) + _FEW_HOURS
@@ -142,7 +142,7 @@ class EmbeddedStore:
             return read_page(view, query)
 
     def overview(self, query: OverviewQuery) -> Overview:
-        """Of a large fleet until the last quarter hour that is over, from its summary."""
+        """For a large fleet, until the end of the last quarter hour, from summaries."""
         until, now = self.writer.summarized, self._now()
         if until is not None and not query.start < until - SECONDS < now:
             until = None
@@ -158,7 +158,7 @@ class EmbeddedStore:
             return find_run(view, key, self._now())
 
     def verdicts(self, queries: Sequence[VerdictQuery]) -> list[RunVerdict]:
-        """Those of what is over are kept in memory. Late samples of it are not judged before they are forgotten."""
+        """Verdicts on runs that are over are cached. Late samples do not change a cached verdict."""
         found = [self._judged.get(query) for query in queries]
         wanted = [place for place, verdict in enumerate(found) if verdict is None]
         if wanted:
@@ -201,7 +201,7 @@ class EmbeddedStore:
 
     @contextmanager
     def view(self, *, summarized_until: int | None = None) -> Iterator[HistoryView]:
-        """The file and the open hours at one moment. Raises Temporary while the file cannot be read."""
+        """A consistent view of the file and the open hours. Raises Temporary if the file cannot be read."""
         writer = self.writer
         try:
             connection = self._connection()
@@ -229,7 +229,7 @@ class EmbeddedStore:
 
 @contextmanager
 def view_file(path: Path) -> "Iterator[HistoryView]":
-    """The file as it is, whether a hub is writing to it or not. What that hub took in its last second is not there."""
+    """A view of a file that a hub may be writing to, without the samples of its last second."""
     with closing(open_to_read(path)) as connection:
         connection.execute("BEGIN")
         keys = KeyRegistry(connection)
@@ -310,7 +310,7 @@ def _read_parts(open_hour: OpenHour) -> dict[int, RunPart]:
 def _make_run(
     view: HistoryView, run: KnownRun, part: RunPart, open_parts: Mapping[int, RunPart], now: float
 ) -> Run | None:
-    """Adds what it did in open hours to `part`."""
+    """Adds the open hours to `part`."""
     host = view.host(run.host)
     if host is None:
         view.damage.note(f"run {run.key}", f"host {run.host} is missing")

@@ -81,7 +81,7 @@ WRONG: Final = "the checksum does not fit: the row has changed since it was writ
 
 
 def checksum(*row: object) -> int:
-    """`row` are all columns but `crc`, in the order of the table. Text is bytes: also what is no text any more."""
+    """`row` are all columns but `crc`, in the order of the table, with text as bytes: damaged text may not be valid."""
     return zlib.crc32(_pack(row))
 
 
@@ -95,7 +95,7 @@ def require_sound(row: Sequence[Any]) -> None:
 
 
 def convert_rows(rows: Iterable[Any], kind: Any, note: Callable[[str, Exception], None]) -> Iterator[Any]:
-    """The rows as tuples of that type. Those that are damaged are left out; `note` gets the number of each."""
+    """The rows as tuples of that type. Damaged rows are left out, and `note` is called with the number of each."""
     wanted = list(rows)
     try:
         yield from msgspec.convert(wanted, list[kind])
@@ -108,7 +108,7 @@ def convert_rows(rows: Iterable[Any], kind: Any, note: Callable[[str, Exception]
 
 
 def select(columns: Sequence[str], prefix: str = "") -> str:
-    """Columns as `checksum` wants them, for a question. The function of a trigger cannot be given damaged text."""
+    """A column list in the form that `checksum` needs. SQL functions cannot take damaged text."""
     return ", ".join(
         f"CASE typeof({prefix}{name}) WHEN 'text' THEN CAST({prefix}{name} AS BLOB) ELSE {prefix}{name} END"
         for name in columns
@@ -116,7 +116,7 @@ def select(columns: Sequence[str], prefix: str = "") -> str:
 
 
 def keep_checksums(connection: sqlite3.Connection, tables: dict[str, tuple[str, ...]]) -> None:
-    """From here on each row of these tables that the connection writes has its checksum. `tables`: their columns."""
+    """Make the connection maintain the checksums of these tables. `tables` has their columns."""
     connection.create_function("row_crc", -1, checksum, deterministic=True)
     connection.execute("PRAGMA temp_store = MEMORY")
     for table, columns in tables.items():
@@ -139,7 +139,7 @@ def keys_of(connection: sqlite3.Connection, table: str) -> list[str]:
 
 
 def find_wrong(connection: sqlite3.Connection, table: str, columns: Sequence[str]) -> Iterator[tuple[Any, ...]]:
-    """The key of each row whose checksum does not fit. Raises sqlite3.Error where the table has none."""
+    """The keys of rows with a wrong checksum. Raises sqlite3.Error if the table has no checksums."""
     keys = keys_of(connection, table)
     question = f"SELECT {', '.join(keys)}, {select(columns)}, crc FROM {table}"  # noqa: S608
     for row in connection.execute(question):
@@ -152,7 +152,7 @@ def key_of(host: int, start: float) -> int:
 
 
 def keys_between(host: int, start: float, end: float) -> tuple[int, int]:
-    """The first and the last key of that host's hours that overlap the span from `start` until before `end`."""
+    """The first and last key of hours of that host that overlap the span from `start` until before `end`."""
     return key_of(host, max(start, 0)), key_of(host, max(end - 1e-6, 0))
 
 
@@ -161,8 +161,8 @@ def split_key(key: int) -> tuple[int, int]:
 
 
 def lock_file(path: Path) -> IO[bytes]:
-    """The right to write that file, until what is returned is closed. Raises UsageError where another hub has it: both
-    would seal the same hours, and everything would count twice."""
+    """Lock the file for writing until the returned object is closed. Raises UsageError if another hub has the lock:
+    both would seal the same hours, and everything would count twice."""
     lock = os.fdopen(os.open(path.with_name(f"{path.name}-lock"), os.O_CREAT | os.O_RDWR, 0o600), "r+b")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -178,11 +178,11 @@ def lock_file(path: Path) -> IO[bytes]:
 
 
 class DamagedFile(sqlite3.DatabaseError):
-    """The file cannot be read as what it should be. Its text is the reason."""
+    """The file cannot be read as a history. The text is the reason."""
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether the file's content is the reason, and not a disk, a permission or a lock."""
+    """Whether the content of the file is the cause, and not a disk, a permission or a lock."""
     if isinstance(error, DamagedFile):
         return True
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF in {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -201,8 +201,8 @@ def _closed_on_error(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def open_to_write(path: Path, *, keeps_crc: bool = True) -> sqlite3.Connection:
-    """The one connection that writes; the file is made if there is none. Raises DamagedFile, UsageError where it is not
-    ours, and Temporary where it cannot be used at the moment."""
+    """The only connection that writes. Creates the file if necessary. Raises DamagedFile, UsageError if it is not a
+    history of this version, and Temporary if it cannot be used at the moment."""
     try:
         if not path.exists():
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
@@ -228,7 +228,7 @@ def _explain(error: sqlite3.Error | OSError, path: Path) -> Exception:
 
 
 def set_file_aside(path: Path, now: float) -> Path:
-    """Give the file another name, with what SQLite keeps next to it; what it is called now. Raises OSError."""
+    """Rename the file and its -wal and -shm files, and return the new name. Raises OSError."""
     stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d-%H%M%S")
     names = (f"{path.stem}-damaged-{stamp}{count}{path.suffix}" for count in ("", *(f"-{n}" for n in range(1, 1000))))
     aside = next(path.with_name(name) for name in names if not path.with_name(name).exists())
@@ -241,7 +241,7 @@ def set_file_aside(path: Path, now: float) -> Path:
 
 
 def open_to_read(path: Path, *, is_damaged: bool = False) -> sqlite3.Connection:
-    """Raises sqlite3.Error. `is_damaged`: read what can be read, also of a file that is shorter than it says."""
+    """Raises sqlite3.Error. With `is_damaged`, also opens a file that is shorter than its header says."""
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
     )
@@ -307,8 +307,8 @@ def columns_of(connection: sqlite3.Connection, table: str) -> tuple[str, ...]:
 
 
 def version_of(connection: sqlite3.Connection) -> int | None:
-    """None for an empty file. Raises sqlite3.DatabaseError for a file that is something else, DamagedFile for one of
-    ours without its version."""
+    """None for an empty file. Raises sqlite3.DatabaseError for another kind of database, DamagedFile for a history
+    without a version."""
     names = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
     if not names:
         return None
@@ -323,5 +323,5 @@ def version_of(connection: sqlite3.Connection) -> int | None:
 
 
 def _read_text(data: bytes) -> str:
-    """Also what is no text any more: one damaged name must not hide the others."""
+    """Tolerates invalid text: one damaged name must not hide the others."""
     return data.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""The file and the open hours at one moment, as `history.answers` and `history.usage` read them."""
+"""A consistent view of the file and the open hours, from which queries are answered."""
 
 import contextlib
 import json
@@ -65,14 +65,14 @@ _Place = tuple[int, int]
 
 
 class DamageLog:
-    """Damage found while questions are answered: each place is logged once and counted. Thread-safe."""
+    """Damage found while queries are answered. Each place is logged once and counted. Thread-safe."""
 
     def __init__(self) -> None:
         self._places: set[str] = set()
         self._lock = threading.Lock()
 
     def note(self, place: str, why: object) -> None:
-        """`place` names what is left out of answers: the table or kind, the host, the hour."""
+        """`place` names the part that is left out of answers: the table or kind, the host, the hour."""
         with self._lock:
             if place in self._places or len(self._places) >= _MOST:
                 return
@@ -90,9 +90,9 @@ class DamageLog:
 
 
 class HistoryView:
-    """What answers are made from, by the store's own numbers. Open hours are part of it like sealed ones; late samples
-    of a sealed hour are seen when it is sealed again, some seconds later. Hours come in order of time. `metrics` are
-    the names wanted, the host's own with `host_` before them: nothing else is decoded."""
+    """A consistent view of the file and the open hours, in the store's own numbers. Open hours are included like sealed
+    ones; late samples of a sealed hour appear when it is sealed again, some seconds later. Hours come in order of time.
+    `metrics` are the wanted names (host metrics with the prefix `host_`); nothing else is decoded."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class HistoryView:
         damage: DamageLog | None = None,
         until: int | None = None,
     ) -> None:
-        """With `until`, open hours are as they were summarized until then."""
+        """With `until`, open hours count as summarized until then."""
         self.connection = connection
         self.damage = damage or DamageLog()
         self._keys = keys
@@ -142,7 +142,7 @@ class HistoryView:
         return map(self._make_run, self._read_runs(_RunRow, question, values))
 
     def runs_with_sums(self, where: str, values: Sequence[object]) -> Iterator[tuple[KnownRun, RunPart]]:
-        """As `runs`, with what each did in sealed hours."""
+        """As `runs`, with the sums of each run over sealed hours."""
         question = f"SELECT {_RUN}, {', '.join(_SUMS)} FROM runs WHERE {where}"  # noqa: S608
         for row in self._read_runs(_RunSumsRow, question, values):
             yield self._make_run(row[: -len(_SUMS)]), RunPart(*row[-len(_SUMS) :])
@@ -153,7 +153,7 @@ class HistoryView:
             yield from convert_rows(rows, kind, lambda run, error: self.damage.note(f"run {run}", error))
 
     def _make_run(self, row: _RunRow) -> KnownRun:
-        """As it is in the file, or of one that goes on as it is in memory."""
+        """The run as it is in the file, or in memory while it goes on."""
         key, host_key, pid, started_at, user, command, container, job, gpus, first, last, ended = row
         host = self._keys.by_key.get(host_key)
         live = None if host is None else host.runs.get(pid)
@@ -209,7 +209,7 @@ class HistoryView:
     def _sealed_moments(
         self, bodies: Mapping[int, tuple[int, bytes]], at: float, metrics: frozenset[str] | None
     ) -> dict[int, HourMoment]:
-        """All at once; where one is damaged, each by itself."""
+        """All together; if one is damaged, one by one."""
         try:
             moments = decode_moments([body for _, body in bodies.values()], at, metrics)
         except Damaged:
@@ -339,7 +339,7 @@ class HistoryView:
         return None if self._until is None else open_hour.summary(self._until)
 
     def _totals(self, open_hour: OpenHour, metrics: Collection[str]) -> tuple[StepTotals, list[StepTotals]]:
-        """Of the hour, and of its quarter hours."""
+        """Totals of the hour, and of its quarter hours."""
         summary = self._summary(open_hour)
         if summary is not None:
             return summary.hour, summary.quarters
@@ -354,7 +354,7 @@ class HistoryView:
 
     @cached_property
     def _layouts(self) -> dict[int, tuple[str, ...]]:
-        """One that is damaged is missing: so are the totals that need it."""
+        """Without damaged layouts; totals that need these are left out too."""
         found = {}
         for number, names in self.connection.execute("SELECT id, names FROM layouts").fetchall():
             with contextlib.suppress(msgspec.DecodeError, TypeError):
@@ -367,7 +367,7 @@ class HistoryView:
         yield from self.connection.execute(question, keys_between(host, start, end))
 
     def _sound_rows(self, table: str, column: str, start: int, end: int) -> Iterator[Any]:
-        """The rows of totals whose `column` lies in that time, without their checksums."""
+        """Rows of totals whose `column` lies in that time, without their checksums."""
         rows = self.connection.execute(f"SELECT * FROM {table} WHERE {column} >= ? AND {column} < ?", (start, end))  # noqa: S608
         for *row, crc in rows:
             if is_sound(row, crc):
@@ -378,7 +378,7 @@ class HistoryView:
     def _stack(
         self, rows: Iterator[TotalsRow], more: dict[_Place, StepTotals], metrics: Collection[str], seconds: int
     ) -> TotalsStack:
-        """Sealed totals, and `more` of hours that are open."""
+        """Joins sealed totals with `more`, the totals of open hours."""
         known, sealed = (row for row in rows if row[2] in self._layouts), []
         while batch := list(islice(known, _BATCH)):
             for row in [row for row in batch if row[:2] in more]:
@@ -389,7 +389,7 @@ class HistoryView:
         return join_stacks([*sealed, stack_totals(more, metrics, seconds)])
 
     def _read_or_note(self, what: str, host: int, start: int, read: Callable[[], T]) -> T | None:
-        """None where it is damaged: that hour is a gap then, and the others are shown."""
+        """None if the hour is damaged: it becomes a gap, and other hours are shown."""
         try:
             return read()
         except Damaged as error:

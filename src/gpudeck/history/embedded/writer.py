@@ -52,7 +52,8 @@ _AHEAD: Final = 3600.0
 
 
 class EmbeddedWriter:
-    """`lock` is held while an open hour is replaced by its sealed row. `problem` is why nothing can be written now."""
+    """`lock` is held while an open hour is replaced by its sealed row. `problem` is why nothing can be written at the
+    moment."""
 
     def __init__(
         self,
@@ -144,7 +145,7 @@ class EmbeddedWriter:
         log.error("%s", self.set_aside)
 
     def _heal(self, why: sqlite3.Error) -> None:
-        """Replace a file that turned out to be damaged. Only once: then the disk needs attention."""
+        """Replace a file that turned out to be damaged. Only once: after that, the disk needs attention."""
         if self.set_aside is not None:
             self._set_problem(f"the history's file is damaged again ({why}): check the disk, then restart the hub")
             return
@@ -153,7 +154,7 @@ class EmbeddedWriter:
             self._replace(why)
 
     def take(self, samples: Sequence[Sample]) -> None:
-        """From any thread; never blocks."""
+        """Thread-safe; never blocks."""
         count = count_samples(samples)
         if self.waiting + count > _MAX_WAITING:
             self.dropped += count
@@ -167,7 +168,7 @@ class EmbeddedWriter:
         return done.wait(seconds)
 
     def close(self) -> None:
-        """Write what waits, and end the thread. Open hours stay in the journal."""
+        """Write all waiting samples, and end the thread. Open hours stay in the journal."""
         self._queue.put(None)
         self._thread.join(30)
         if not self._thread.is_alive():
@@ -209,7 +210,7 @@ class EmbeddedWriter:
         return items
 
     def _guard(self, step: Callable[..., None], *arguments: object) -> None:
-        """A failed step is logged, and the next one runs: the history must never end the hub."""
+        """Log an error of a step and continue: the history must never end the hub."""
         try:
             step(*arguments)
         except sqlite3.Error as error:
@@ -220,8 +221,8 @@ class EmbeddedWriter:
         except (OSError, GpudeckError) as error:
             self._set_problem(f"the history cannot be written: {error}")
         except Exception:
-            log.exception("the history stumbled")
-            self.problem = "the history stumbled over something unforeseen: see the hub's log"
+            log.exception("the history failed unexpectedly")
+            self.problem = "the history failed unexpectedly: see the hub's log"
 
     def _set_problem(self, problem: str | None) -> None:
         if problem != self.problem:
@@ -265,7 +266,7 @@ class EmbeddedWriter:
         self.late += self.open_hours.append(taken, cursor.lastrowid or 0, self._now())
 
     def _summarize_due(self) -> None:
-        """Once a quarter hour, within the time budget, before the hours are sealed that end with it."""
+        """Once per quarter hour, within the time budget, and before hours that end with it are sealed."""
         self._rest = _WAIT
         now, began = self._now(), time.perf_counter()
         until = int((now - _GRACE) // QUARTER * QUARTER)
@@ -312,8 +313,8 @@ class EmbeddedWriter:
         self._cut_journal()
 
     def _seal_group(self, keys: list[HourKey]) -> None:
-        """Neighbours together, as they share what is read. If they cannot be sealed, each by itself: an hour at fault
-        is dropped, so that others are not blocked. Errors of the file are retried."""
+        """Seal neighbours together, because they share matrices; if that fails, one by one. An hour that cannot be
+        sealed is dropped, so that it does not block others. Errors of the file are retried."""
         if any(self.open_hours.loose.oldest < start + SECONDS for _, start in keys):
             self.open_hours.pack()
         try:
@@ -348,7 +349,7 @@ class EmbeddedWriter:
             until[one.host] = max(until.get(one.host, 0.0), one.newest)
 
     def _cut_journal(self) -> None:
-        """Entries whose samples are all sealed are no longer needed."""
+        """Delete entries whose samples are all sealed."""
         if self._due:
             return
         last = self._connection.execute("SELECT coalesce(max(id), 0) FROM journal").fetchone()[0]
@@ -368,7 +369,7 @@ class EmbeddedWriter:
             raise
 
     def _roll_back(self) -> None:
-        """Numbers assigned in the failed transaction are free again: read those of the file."""
+        """Read the numbers of the file again: those assigned in the failed transaction are free."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
         self.keys.load()
@@ -389,7 +390,7 @@ class EmbeddedWriter:
             self.upkept += 1
 
     def _set_future_aside(self, now: float) -> None:
-        """Hours written while the clock was ahead would be counted twice when their time comes."""
+        """Hours written while the clock was ahead would count twice when their time comes."""
         with self._transaction():
             found = set_future_aside(self._connection, now)
             if found or any(host.last > now + _AHEAD for host in self.keys.by_key.values()):
@@ -409,14 +410,14 @@ class EmbeddedWriter:
         return self._stopped is None
 
     def _look(self) -> str | None:
-        """Why nothing may be written now: the file is gone, or the disk is nearly full."""
+        """Why nothing may be written: the file was removed, or the disk is nearly full."""
         try:
             is_there = self.path.stat().st_ino == self._inode
             free = shutil.disk_usage(self.path.parent).free
         except OSError:
             is_there, free = False, 0
         if not is_there:
-            return f"the history's file {self.path} was taken away: no samples are kept until the hub is started again"
+            return f"the history's file {self.path} was removed: no samples are kept until the hub is started again"
         if free < self._settings.min_free:
             return (
                 f"the disk of {self.path.parent} has {free // 10**6} MB left, less than history.min_free: "
@@ -426,5 +427,5 @@ class EmbeddedWriter:
 
 
 def _is_over(start: int, now: float) -> bool:
-    """An hour of the past, or of the future because of a wrong clock."""
+    """Also true for an hour in the future, which comes from a wrong clock."""
     return start + SECONDS + _GRACE <= now or start > now + SECONDS

@@ -61,8 +61,8 @@ MAX_VALUES: Final = 100_000
 
 
 class _Devices(Struct):
-    """What a question is about: `series` as one, and its GPUs with their labels, by UUID. `matcher` selects them, of
-    `hosts` (ids). Of a run, `within` is when it was there."""
+    """The subject of a query: `series` is its answer as one series, `labels` are those of its GPUs by UUID, `matcher`
+    selects its series, and `hosts` are the ids of its hosts. `within` is the time of a run."""
 
     series: Series
     labels: dict[str, str]
@@ -73,7 +73,7 @@ class _Devices(Struct):
 
 
 class RemoteAnswers:
-    """Asks `reader`. `usage_store` knows the hosts, their GPUs, the runs, and what each user had."""
+    """Queries `reader`. `usage_store` has the hosts, their GPUs, the runs, and the usage of each user."""
 
     def __init__(self, reader: PromReader, usage_store: EmbeddedStore) -> None:
         self._reader = reader
@@ -130,8 +130,8 @@ class RemoteAnswers:
         return found
 
     def _ask_whole(self, metric: HistoryMetric, grid: Grid) -> list[SeriesStats]:
-        """All devices. Of what is added up over them a long step is the mean of its quarter hours, so that a device
-        that was there for some of them counts for these only."""
+        """All devices. In a sum, a long step is the mean of its quarter hours, so that a device counts only for those
+        in which it was there."""
         count = (grid.end - grid.start) // QUARTER
         if metric.rollup is not Rollup.SUM or grid.step <= QUARTER or count > MAX_STEPS:
             return self._stats(metric, of_all(metric, grid.step), grid)
@@ -159,7 +159,7 @@ def _find_devices(view: HistoryView, query: SeriesQuery, metric: HistoryMetric, 
 
 
 def find_lookback(reader: PromReader, grid: Grid, hosts: Sequence[str]) -> tuple[Grid, NDArray[np.int64]]:
-    """A grid that is long enough to be asked for, and for each step of `grid` the one in that whose values it has."""
+    """A grid that is long enough to query, and for each step of `grid` the step of that grid with its values."""
     if grid.step >= QUARTER or not hosts:
         return grid, np.arange(grid.count)
     longer = Grid(grid.start, grid.step, grid.count + math.ceil(_FARTHEST / grid.step))
@@ -169,7 +169,7 @@ def find_lookback(reader: PromReader, grid: Grid, hosts: Sequence[str]) -> tuple
 
 
 def lookback_steps(seconds: Floats, step: int) -> NDArray[np.int64]:
-    """For each step the one whose sample covers it: itself, or a later one. `seconds` are what samples stand for."""
+    """For each step the step whose sample covers it: itself or a later one. `seconds` are what samples represent."""
     places = np.arange(len(seconds))
     is_sampled = ~np.isnan(seconds)
     following = np.minimum.accumulate(np.where(is_sampled, places, len(places))[::-1])[::-1]
@@ -178,7 +178,8 @@ def lookback_steps(seconds: Floats, step: int) -> NDArray[np.int64]:
 
 
 def choose_for_all(reader: PromReader, start: float, end: float, points: int) -> Grid:
-    """As `choose_grid`, with steps in which every host has a sample: a host without one would be missing in a sum."""
+    """As `choose_grid`, but with at least one sample of every host per step: a host without one would be missing in
+    sums."""
     grid = choose_grid(start, end, points)
     if grid.step >= QUARTER:
         return grid
@@ -255,7 +256,7 @@ _Gpu = tuple[str, str]
 
 
 class _Found(Struct):
-    """By host's id: the name, when it was last sampled, and how many seconds that sample stands for."""
+    """`at` has name, time of the last sample, and the seconds that it represents, by id of the host."""
 
     at: dict[str, tuple[str, float, float]] = field(default_factory=dict)
     gpus: dict[str, dict[str, tuple[str, str, int]]] = field(default_factory=dict)
@@ -264,7 +265,7 @@ class _Found(Struct):
 
 
 def find_hosts(reader: PromReader, usage_store: EmbeddedStore, query: MomentQuery) -> Iterator[PastHost]:
-    """Each host that either of them knows from then. Raises HistoryRefused and Temporary at the first step."""
+    """Each host that either store knows from then. Raises HistoryRefused and Temporary before the first host."""
     known = {past.sample.host_id: past for past in usage_store.moment(query)}
     found = _ask(reader, query)
     processes = _find_processes(usage_store, query.at, found)
@@ -317,7 +318,7 @@ def _ask(reader: PromReader, query: MomentQuery) -> _Found:
 
 
 def _find_processes(usage_store: EmbeddedStore, at: float, found: _Found) -> dict[str, list[ProcessSample]]:
-    """Those of each GPU, by UUID. The memory is known of a user's only one there."""
+    """Processes by UUID of the GPU. Memory is known only for the single process of a user on a GPU."""
     processes: dict[str, list[ProcessSample]] = {}
     with usage_store.view() as view:
         for run in view.runs_between(at, at + 1):

@@ -1,4 +1,4 @@
-"""HTTP to the store, with credentials and certificates, and questions over its API. Blocks; failures are Temporary."""
+"""HTTP to the store, with credentials and certificates, and queries through its API. Blocks; failures are Temporary."""
 
 import logging
 import math
@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 
 class PromClient:
-    """To one address of the store, from several threads. Raises UsageError. Secrets are read again after a refusal."""
+    """A client of one address of the store. Thread-safe. Raises UsageError. Secrets are read again after a refusal."""
 
     def __init__(self, url: str, settings: HistorySettings, *, seconds: float, connections: int = 1) -> None:
         self.shown = show_url(url)
@@ -56,7 +56,7 @@ class PromClient:
         return self._fetcher.post(self._url + path, body, {**self._headers, **headers}, bytes_at_most=bytes_at_most)
 
     def read_secrets_again(self) -> None:
-        """After a refusal. A file that cannot be read now leaves things as they are."""
+        """Call it after a refusal. Raises Temporary if a file cannot be read; then the old secrets stay."""
         try:
             self._headers = self._make_headers()
         except UsageError as error:
@@ -66,7 +66,7 @@ class PromClient:
         self._fetcher.close()
 
     def _make_headers(self) -> dict[str, str]:
-        """The operator's own come last: they know their proxies best."""
+        """The operator's own headers override the others."""
         settings = self._settings
         headers: dict[str, str] = {}
         if settings.token_file is not None:
@@ -81,14 +81,14 @@ class PromClient:
 
 
 def describe(reply: HttpResponse) -> str:
-    """The status and the kind of content. The store's own words go into the log only."""
+    """The status and the content type. The store's own message goes to the log only."""
     log.debug("the store answers %d: %s", reply.status, quote(reply.body))
     kind = content_kind(reply.headers.get("content-type", ""))
     return f"{reply.status} ({kind})" if kind else str(reply.status)
 
 
 def quote(body: bytes) -> str:
-    """The beginning of the store's own words, as one line."""
+    """The beginning of the store's message, as one line."""
     line = " ".join(body[:4000].decode("utf-8", "replace").split())
     return "".join(letter for letter in line if letter.isprintable())[:_SHOWN].rstrip(" .")
 
@@ -112,7 +112,7 @@ class _DataAnswer(Struct, Generic[_T]):
 
 
 class SeriesStats(Struct):
-    """What was found under some labels: arrays along the steps, NaN where nothing was observed."""
+    """The answer for one set of labels: arrays along the steps, NaN where nothing was observed."""
 
     labels: dict[str, str]
     mean: Floats
@@ -121,7 +121,7 @@ class SeriesStats(Struct):
 
 
 class PromReader:
-    """Questions to one store. Several threads may ask at once."""
+    """Queries one store. Thread-safe."""
 
     def __init__(self, client: PromClient) -> None:
         self._client = client
@@ -148,8 +148,8 @@ class PromReader:
         return list(found.values())
 
     def _values(self, query: str, grid: Grid) -> Iterator[tuple[dict[str, str], Floats]]:
-        """A window ends at the moment that is asked for, and its end is part of it: so the last millisecond of a step
-        is asked for. VictoriaMetrics would move these moments to round ones, but for `nocache`."""
+        """A window includes the moment at which it ends, so the query names the last millisecond of each step. Without
+        `nocache`, VictoriaMetrics would round these moments."""
         asked = {
             "query": query,
             "start": f"{grid.start + grid.step - _END - LATER:.3f}",

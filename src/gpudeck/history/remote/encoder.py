@@ -69,8 +69,7 @@ _NOTHING: Final = (0.0, None, 0.0, None)
 
 
 def encode_head(name: str, labels: Mapping[str, str | None]) -> bytes:
-    """All of a series but its sample. Labels are in the order that Prometheus insists on; one that is None or empty is
-    none."""
+    """A series without its sample. Labels are sorted, as Prometheus requires; empty ones are left out."""
     named = sorted({"__name__": name, **labels}.items())
     head = b"".join(_encode_label(key, value) for key, value in named if value) + b"\x12" + varint(_SAMPLE_BYTES)
     return b"\x0a" + varint(len(head) + _SAMPLE_BYTES) + head
@@ -81,7 +80,7 @@ def encode_series(head: bytes, value: float, time: bytes) -> bytes:
 
 
 def encode_time(at: float) -> bytes:
-    """Cut to hundredths: no sample then lies in the last millisecond of a second, which is where windows end."""
+    """Cut to hundredths of a second, so that no sample lies in the last millisecond of a second, where windows end."""
     milliseconds = min(max(0, int(at * 100) * 10), _LATEST)
     digits = [milliseconds >> 7 * place & 0x7F | 0x80 for place in range(_TIME_BYTES)]
     return bytes((_TIME, *digits[:-1], digits[-1] & 0x7F))
@@ -107,7 +106,7 @@ def _encode_text(tag: int, text: str) -> bytes:
 
 
 class EncodedSeries(Struct, frozen=True):
-    """Some series of one host at one moment: bytes that can stand in a request, and how many values they are."""
+    """Series of one host at one moment: bytes of a request, and their number of values."""
 
     body: bytes
     values: int
@@ -124,12 +123,12 @@ def _head(series: str, labels: _Labels) -> bytes:
 
 @lru_cache(maxsize=1 << 18)
 def _heads(labels: _Labels, *, is_host: bool) -> list[bytes]:
-    """Those of all metrics of a host or GPU: to encode them each time would cost ten times as much as the values."""
+    """The heads of all metrics of a host or GPU. Encoding them each time would cost ten times as much as the values."""
     return [encode_head(series.name, dict(labels)) for series in (HOST_SERIES if is_host else GPU_SERIES)]
 
 
 def encode_sample(sample: HostSample, seconds: float) -> list[EncodedSeries]:
-    """`seconds` is what the sample stands for."""
+    """`seconds` is the time that the sample represents."""
     time, own = encode_time(sample.at), (("host", sample.name), ("host_id", sample.host_id))
     series = _encode_values(_heads(own, is_host=True), HOST_SERIES, sample.values, time)
     series.append(encode_series(_head(OBSERVED, own), seconds, time))
@@ -164,8 +163,8 @@ def _encode_values(heads: list[bytes], series: tuple[ExposedMetric, ...], values
 
 
 def memory_by_user(gpu: GpuSample) -> dict[str | None, float | None]:
-    """The users of a GPU and their memory. A GPU in use without visible processes has the user None. If the memory of
-    one of a user's processes is unknown, the user's is."""
+    """The users of a GPU and their memory. The user of a GPU in use without visible processes is None. A user's memory
+    is unknown if that of one of the processes is."""
     if gpu.state <= _UNKNOWN:
         return {}
     if not gpu.processes:
@@ -184,7 +183,7 @@ def _add(sizes: list[int | None]) -> float | None:
 def read_samples(
     hour: Hour, host: KnownHost, gpus: Mapping[int, KnownGpu], find_owner: Callable[[int], str | None]
 ) -> Iterator[tuple[HostSample, float]]:
-    """The samples of an hour, with the seconds that each stands for. `find_owner` returns the user of a run."""
+    """The samples of an hour, with the seconds that each represents. `find_owner` returns the user of a run."""
     table = np.stack([hour.metric(name) for name in GPU_NAMES], axis=2)
     nothing = np.full(len(hour.times), np.nan)
     own = np.stack([hour.host.get(name, nothing) for name in HOST_NAMES], axis=1)
@@ -213,7 +212,7 @@ def _read_process(part: RunSlice, user: str | None, place: int) -> ProcessSample
 
 
 class _Count(Struct, array_like=True):
-    """`sent_at` is when the totals were last sent; `sent` what they were then."""
+    """`sent` are the totals that were last sent, `sent_at` when."""
 
     totals: Amounts = field(default_factory=lambda: list(_NOTHING))
     sent: Amounts = field(default_factory=lambda: list(_NOTHING))
@@ -229,7 +228,7 @@ class _Saved(Struct):
 
 
 class UsageCounters:
-    """One thread owns it. `file` keeps the totals while no hub runs."""
+    """For one thread. `file` keeps the totals between runs of the hub."""
 
     def __init__(self, file: Path, hub: str | None = None) -> None:
         self._file = file
@@ -239,14 +238,14 @@ class UsageCounters:
         self.problem: str | None = None
 
     def count(self, sample: HostSample, seconds: float) -> None:
-        """`seconds` is what the sample stands for."""
+        """`seconds` is the time that the sample represents."""
         for gpu in sample.gpus:
             for user, amounts in use_of(gpu, seconds):
                 self._add((user, sample.host_id, sample.name, gpu.model), amounts, sample.at - seconds)
 
     def take_changed(self, now: float, *, at_last: bool = False) -> list[EncodedSeries]:
-        """What has changed, as series, once in EVERY seconds or `at_last`: not to be sent before `save`. `now`
-        is the time of the newest sample."""
+        """The changed totals as series, once in EVERY seconds or `at_last`. Do not send them before `save`. `now` is
+        the time of the newest sample."""
         is_early = 0 < now - self._sent_at < EVERY and not at_last
         if is_early or -CLOCK_WAS_WRONG < now - self._sent_at <= 0 or not math.isfinite(now):
             return []
@@ -255,7 +254,7 @@ class UsageCounters:
         return self._write(changed, now)
 
     def save(self) -> bool:
-        """Whether the totals are on the disk. If not, they must not be sent now."""
+        """Returns whether the totals are on the disk. If not, they must not be sent."""
         saved = _Saved(self._sent_at, [(key, count.totals) for key, count in self._counts.items()])
         try:
             replace_file(self._file, msgspec.msgpack.encode(saved))
@@ -287,7 +286,7 @@ class UsageCounters:
 
 
 def _load(file: Path) -> dict[_Key, _Count]:
-    """Saved totals count as sent. A damaged file is renamed, and the counters begin again."""
+    """Saved totals count as sent. A damaged file is renamed, and the counters start again."""
     try:
         saved = msgspec.msgpack.decode(file.read_bytes(), type=_Saved)
     except FileNotFoundError:
@@ -301,8 +300,8 @@ def _load(file: Path) -> dict[_Key, _Count]:
 
 
 def _encode(key: _Key, count: _Count, now: float, hub: str | None) -> list[bytes]:
-    """The totals; and before them what they were when the change began, if that was not just sent: a window that
-    begins in between would miss the first step."""
+    """The totals, and before them the totals at the time when the change began, unless these were just sent: a window
+    that begins in between would miss the first step."""
     user, host_id, host, model = key
     own = {"user": user, "host": host, "host_id": host_id, "model": model}
     own |= {} if hub is None else {"hub": hub}
@@ -332,7 +331,7 @@ def use_of(gpu: GpuSample, seconds: float) -> list[tuple[str | None, Amounts]]:
 
 
 def _share(memory: dict[str | None, float | None]) -> dict[str | None, float]:
-    """By memory; equally when that is not known of all, or is 0 of all."""
+    """Shares by memory. Equal shares if the memory of a user is unknown, or if that of all is 0."""
     known = [size for size in memory.values() if size is not None]
     total = sum(known)
     if len(known) < len(memory) or total <= 0:

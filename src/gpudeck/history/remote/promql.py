@@ -42,7 +42,7 @@ Stats = dict[str, str]
 
 
 def label_value(text: str) -> str:
-    """As it is sent and asked for: what is no text is replaced, and what is absurdly long is cut off."""
+    """The label as it is sent and queried: invalid text is replaced, and very long text is cut."""
     return text[:_LONGEST].encode("utf-8", "replace").decode()
 
 
@@ -56,7 +56,7 @@ def select(series: str, labels: Mapping[str, str] | None = None, *more: str) -> 
 
 
 def over(selector: str, window: int) -> str:
-    """The samples of a window that ends LATER seconds after the moment that is asked for."""
+    """The samples of a window that ends LATER seconds after the queried moment."""
     return f"{selector}[{window}s] offset -{LATER}s"
 
 
@@ -89,7 +89,7 @@ def of_all(metric: HistoryMetric, window: int, *matchers: str) -> Stats:
 
 
 def at_once(stats: Stats) -> str:
-    """All of them as one question: the label `stat` identifies the answers."""
+    """Joins the queries to one. The label `stat` identifies the answers."""
     return " or ".join(f'label_replace({asked}, "stat", "{stat}", "", "")' for stat, asked in stats.items())
 
 
@@ -98,14 +98,14 @@ def series_of(metric: HistoryMetric) -> ExposedMetric:
 
 
 def _in_our_unit(stats: Stats, series: ExposedMetric) -> Stats:
-    """What is stored as a ratio or in hertz is answered as the catalog has it."""
+    """Converts ratios and hertz of the store to the catalog's units."""
     if not series.is_scaled:
         return stats
     return {stat: f"({asked}) * {series.per} / {series.times}" for stat, asked in stats.items()}
 
 
 def _each(at: str, by: str) -> Stats:
-    """One mean for all series of a device: there are several only in the step in which one of its labels changed."""
+    """One value for all series of a device, which has several in a step in which a label changed."""
     return {
         "mean": f"avg by ({by}) (avg_over_time({at}))",
         "low": f"min by ({by}) (min_over_time({at}))",
@@ -114,8 +114,8 @@ def _each(at: str, by: str) -> Stats:
 
 
 def _states(metric: HistoryMetric, window: int, matchers: tuple[str, ...], by: str) -> Stats:
-    """How many GPUs were in the state: the sum of their shares of samples, those that were in it all the time, and
-    those that were in it at all. `low` and `high` are left out where they are 0."""
+    """The number of GPUs in the state: the sum of their shares of samples (mean), those in it for the whole step (low),
+    and those in it at some time (high). `low` and `high` are left out if they are 0."""
     seen = f"sum by (uuid) (count_over_time({over(select(STATE, None, *matchers), window)}))"
     in_it = select(STATE, {"state": STATE_WORDS[metric.name]}, *matchers)
     inside = f"sum by (uuid) (count_over_time({over(in_it, window)}))"

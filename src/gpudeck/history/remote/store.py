@@ -1,4 +1,4 @@
-"""A store that the site runs, as the hub sees it: samples out by remote_write, answers in by PromQL."""
+"""A store that the site runs: samples are sent by remote_write, and queries are PromQL."""
 
 import threading
 import time
@@ -120,7 +120,7 @@ class RemoteStore:
         raise HistoryRefused("no_samples", "this hub keeps its samples in another store", hint)
 
     def overview(self, query: OverviewQuery) -> Overview:
-        """The curves of the store, asked for at once; usage and map as the hub has them itself."""
+        """The curves come from the store, in parallel queries; usage and heat map from the hub itself."""
         own, now = self._usage_store.overview(query), self._clock()
         with ThreadPoolExecutor(_READERS) as threads:
             series = list(threads.map(lambda one: self._answers.series(one, now), series_queries(query)))
@@ -130,8 +130,8 @@ class RemoteStore:
         return find_hosts(self._reader, self._usage_store, query)
 
     def stats(self) -> StoreStats:
-        """`parts` counts records on the way: each is one host at one moment, or some counters. `last_success` there is
-        when the store last took something, in Unix seconds; 0: not since the hub started."""
+        """`parts` counts records, each with one host at one moment or some counters. `last_success` is when the store
+        last accepted something, in Unix seconds; 0: not since the hub started."""
         sent, size = self._sender.sent, self._queue.size()
         oldest = next((waiting.part.at for waiting in self._queue.peek(1)), None)
         return StoreStats(
@@ -156,7 +156,7 @@ class RemoteStore:
         )
 
     def flush(self, seconds: float = 60.0) -> None:
-        """Wait until the store has everything that was taken. Raises Temporary when it has not within `seconds`."""
+        """Wait until the store has all samples. Raises Temporary after `seconds`."""
         deadline = time.monotonic() + seconds
         self._usage_store.flush(seconds)
         self.writer.write()
@@ -166,7 +166,7 @@ class RemoteStore:
             time.sleep(0.02)
 
     def close(self) -> None:
-        """What could not be sent stays on the disk for the next time."""
+        """Unsent records stay on the disk for the next start."""
         self._stop.set()
         self._more.set()
         for thread in self._threads:

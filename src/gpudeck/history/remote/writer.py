@@ -1,4 +1,4 @@
-"""Samples → records in a queue on the disk (`RecordQueue`) → remote_write.
+"""Samples → records in a queue on the disk (`DiskQueue`) → remote_write.
 
 `RemoteWriter` encodes samples each second; `RemoteWriteSender` sends the records and retries with growing, random
 pauses. Prometheus refuses a whole request because of one late sample, so a refused request is sent again in halves
@@ -41,15 +41,15 @@ _SETTINGS: Final = (
 
 
 class QueuedRecord(Struct, frozen=True):
-    """A record, and the number behind which the next one is."""
+    """A record, and its number in the queue."""
 
     part: EncodedSeries
     after: int
 
 
 class DiskQueue:
-    """`append` is for one thread, `peek` and `done` for one other. Raises OSError when the folder cannot be used.
-    `dropped` counts records that never will be sent; `lost` is from when until when those were taken."""
+    """`append` is for one thread, `peek` and `done` for another. Raises OSError if the folder cannot be used. `dropped`
+    counts records that will never be sent; `lost` is the time that they cover."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,7 +71,7 @@ class DiskQueue:
         return not self._size
 
     def append(self, parts: Sequence[EncodedSeries]) -> None:
-        """Raises OSError when there is no room; then none of `parts` is kept."""
+        """Raises OSError if the disk is full; then none of `parts` is kept."""
         rows = [(part.values, part.at, self._packer.compress(part.body)) for part in parts]
         size = sum(len(body) for _, _, body in rows)
         with self._lock:
@@ -85,7 +85,7 @@ class DiskQueue:
             self._note_dropped(gone)
 
     def peek(self, values: int) -> list[QueuedRecord]:
-        """The oldest records, left in their place: as many as have `values` values together, at least one."""
+        """The oldest records, up to `values` values together, at least one. They stay in the queue."""
         found: list[QueuedRecord] = []
         damaged: dict[int, _Dropped] = {}
         total = 0
@@ -139,7 +139,7 @@ class DiskQueue:
         self._size = int(self._connection.execute("SELECT total(length(body)) FROM records").fetchone()[0])
 
     def _begin_anew(self, error: sqlite3.Error) -> None:
-        """Raises OSError where the file cannot be used and is not damaged."""
+        """Raises OSError if the file cannot be used but is not damaged."""
         if not is_damage(error):
             raise OSError(errno.EIO, str(error)) from error
         self._connection.close()
@@ -148,7 +148,7 @@ class DiskQueue:
         self._open()
 
     def _delete_oldest(self, size: int) -> list[_Dropped]:
-        """At least so many bytes."""
+        """Deletes at least `size` bytes."""
         oldest = "DELETE FROM records WHERE id = (SELECT min(id) FROM records) RETURNING at, length(body)"
         gone: list[_Dropped] = []
         while size > 0:
@@ -183,7 +183,7 @@ _LATE_WORDS: Final = ("out of order", "out-of-order", "out of bounds", "too old"
 
 
 class RemoteWriter:
-    """`take` is for the event loop; `run` is for a thread of its own. `more` is set when there is something to send."""
+    """`take` is for the event loop, `run` for a thread of its own. `more` is set when there is something to send."""
 
     def __init__(self, queue: DiskQueue, counters: UsageCounters, more: threading.Event, clock: Clock) -> None:
         self._queue = queue
@@ -216,7 +216,7 @@ class RemoteWriter:
                 self._waiting_count += count
 
     def run(self, stop: threading.Event) -> None:
-        """Write until `stop` is set, and then what is left and the last counters."""
+        """Write until `stop` is set, and then the rest and the last counters."""
         is_last = False
         while not is_last:
             is_last = stop.wait(EVERY)
@@ -272,7 +272,7 @@ class RemoteWriter:
 
 
 class RetryLater(Temporary):
-    """It could not be sent now. `pause` is what the store asked for, if it did."""
+    """The request failed for now. `pause` is the delay that the store asked for, if any."""
 
     def __init__(self, message: str, pause: float | None = None) -> None:
         super().__init__(message)
@@ -280,7 +280,7 @@ class RetryLater(Temporary):
 
 
 class WriteRefused(Exception):
-    """The store will never take this. Its text is what the store says, which is for the log alone."""
+    """The store will never accept this. The text is the store's message, which is for the log only."""
 
     def __init__(self, reply: HttpResponse) -> None:
         super().__init__(quote(reply.body))
@@ -290,7 +290,7 @@ class WriteRefused(Exception):
 
 
 def post_series(client: PromClient, body: bytes) -> None:
-    """Send series in one request. Raises WriteRefused, and Temporary where they may be sent later."""
+    """Send series in one request. Raises WriteRefused, and Temporary if they may be sent later."""
     reply = client.post("", bytes(cramjam.snappy.compress_raw(body)), _HEADERS)
     if 200 <= reply.status < 300:
         return
@@ -306,8 +306,8 @@ def post_series(client: PromClient, body: bytes) -> None:
 
 
 class SendStats(Struct):
-    """What became of the records, and of the values in them. `problem` is what stands in the way now; with `is_later`
-    nothing is lost by it. `oldest` is when the first that waits was taken, in Unix seconds."""
+    """Counts records and their values. `problem` is what prevents sending at the moment; with `is_later` nothing is
+    lost by it. `oldest` is the time of the first waiting record, in Unix seconds."""
 
     records: int = 0
     values: int = 0
@@ -320,7 +320,7 @@ class SendStats(Struct):
 
 
 class RemoteWriteSender:
-    """Empties a queue into the store behind `client`. `run` is for a thread of its own."""
+    """Sends the records of a queue. `run` is for a thread of its own."""
 
     def __init__(self, queue: DiskQueue, client: PromClient) -> None:
         self._queue = queue
@@ -329,7 +329,7 @@ class RemoteWriteSender:
         self.sent = SendStats()
 
     def run(self, stop: threading.Event, more: threading.Event) -> None:
-        """Send until `stop` is set. `more` is set whenever something was put into the queue, and with `stop`."""
+        """Send until `stop` is set. `more` is set whenever something was added to the queue, and with `stop`."""
         while not stop.is_set():
             more.clear()
             try:
@@ -374,7 +374,7 @@ class RemoteWriteSender:
         self._queue.done(waiting[-1].after)
 
     def _give_up(self, refused: WriteRefused) -> None:
-        """The log has the first record of each kind."""
+        """Only the first record of each kind is logged."""
         sent, store = self.sent, self._client.shown
         if refused.is_late:
             sent.refused_late += 1
