@@ -22,7 +22,7 @@ from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from gpudeck.history.codec import Floats
-from gpudeck.history.hour import ABSENT, QUARTER, Hour
+from gpudeck.history.hour import ABSENT, QUARTER, Hour, or_none
 from gpudeck.history.metrics import HistoryMetric
 from gpudeck.history.rollup import COUNT, Quarters, Roll, unknown_roll
 from gpudeck.history.time_range import Grid
@@ -153,13 +153,8 @@ def make_points(grid: Grid, means: Floats, lows: Floats, highs: Floats, digits: 
     """One point per step with a known mean; its low and high may be unknown."""
     at = np.flatnonzero(np.isfinite(means))
     times: list[float] = (grid.start + at * float(grid.step)).tolist()
-    columns = (as_json(values[at], digits) for values in (means, lows, highs))
+    columns = (or_none(np.round(values[at], digits)) for values in (means, lows, highs))
     return list(zip(times, *columns, strict=True))
-
-
-def as_json(values: Floats, digits: int) -> list[float | None]:
-    told: list[float | None] = np.round(values, digits).tolist()
-    return [None if value != value else value for value in told] if np.isnan(values).any() else told  # noqa: PLR0124
 
 
 def divide(sums: Floats, seconds: Floats) -> Floats:

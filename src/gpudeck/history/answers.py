@@ -15,7 +15,6 @@ from gpudeck.history.aggregation import (
     CAPACITY,
     Block,
     Mask,
-    as_json,
     combine,
     device_points,
     fold,
@@ -43,7 +42,7 @@ from gpudeck.history.base import (
     UsageQuery,
 )
 from gpudeck.history.codec import Floats
-from gpudeck.history.hour import BUSY, IDLE, UNKNOWN, Hour
+from gpudeck.history.hour import BUSY, IDLE, UNKNOWN, Hour, or_none
 from gpudeck.history.metrics import SUBJECTS, HistoryMetric, Subject, find_metric, suggest
 from gpudeck.history.rollup import Roll
 from gpudeck.history.settings import UsageSettings
@@ -365,7 +364,7 @@ def answer_heat(view: "HistoryView", query: HeatQuery, now: float) -> Heat:
     places = np.array([rows[host] for host in stack.hosts.tolist()], dtype=np.int64)
     at = places * grid.count + (stack.starts - grid.start) // grid.step
     whole = fold_totals(stack, metric, now, at, len(rows) * grid.count)
-    values = as_json(whole.means(metric), metric.digits)
+    values = or_none(np.round(whole.means(metric), metric.digits))
     shown = [
         HeatRow(host.host_id, host.name, values[row * grid.count : (row + 1) * grid.count])
         for row, host in enumerate(hosts)

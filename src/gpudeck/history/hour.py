@@ -5,6 +5,7 @@ bytes, each metric is a block of its own; the host's metrics share one. Metrics 
 kept. Runs are three tables with a row per run and GPU: presence, memory, utilization.
 """
 
+from collections import UserDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, islice
@@ -85,26 +86,18 @@ class Hour(Struct):
         return np.full(self.states.shape, np.nan) if found is None else found
 
 
-class LazyTables(Mapping[str, Floats]):
+class LazyTables(UserDict[str, Any]):
     """Metrics of an hour, each decoded at its first use. Raises Damaged then."""
 
     def __init__(self, blobs: dict[str, bytes], shape: tuple[int, int]) -> None:
-        self._blobs, self._shape = blobs, shape
-        self._tables: dict[str, Floats] = {}
+        super().__init__(blobs)
+        self._shape = shape
 
     def __getitem__(self, name: str) -> Floats:
-        if name not in self._tables:
-            self._tables[name] = read_matrix(self._blobs[name], *self._shape)
-        return self._tables[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._blobs
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._blobs)
-
-    def __len__(self) -> int:
-        return len(self._blobs)
+        if isinstance(self.data[name], bytes):
+            self.data[name] = read_matrix(self.data[name], *self._shape)
+        table: Floats = self.data[name]
+        return table
 
 
 def cover(times: Floats, interval: "float | Floats", before: float | None) -> Floats:
@@ -352,8 +345,8 @@ def make_values(table: Floats, *, is_host: bool) -> list[Values]:
 
 
 def or_none(values: Floats) -> list[float | None]:
-    found: list[float | None] = values.tolist()
-    return [None if value != value else value for value in found]  # noqa: PLR0124 - NaN
+    known: list[float | None] = values.tolist()
+    return [None if value != value else value for value in known] if np.isnan(values).any() else known  # noqa: PLR0124
 
 
 def find_since(times: Floats, states: NDArray[Any], place: int) -> list[float | None]:

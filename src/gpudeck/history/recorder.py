@@ -8,13 +8,14 @@ from typing import Final
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from gpudeck.fleet.columns import AVAILABILITY_WORDS, Rows, rows_of
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.observers import FleetObserver
 from gpudeck.fleet.table import FleetTable, Pending
+from gpudeck.history.codec import Floats
+from gpudeck.history.hour import or_none
 from gpudeck.history.sample import (
     GPU_NAMES,
     HOST_NAMES,
@@ -26,8 +27,6 @@ from gpudeck.history.sample import (
     Values,
 )
 from gpudeck.model.report import Process
-
-_Floats = NDArray[np.float64]
 
 
 class Devices(Struct, frozen=True):
@@ -46,12 +45,12 @@ class LiveBatch(Struct):
     took the reports, and sends them to the store that all hubs share."""
 
     names: list[tuple[str, str]]
-    moments: _Floats
-    own: _Floats
+    moments: Floats
+    own: Floats
     devices: list[Devices]
     states: bytes
-    table: _Floats
-    runs: _Floats
+    table: Floats
+    runs: Floats
     is_forwarded: bool = False
 
     def split(self) -> Iterator["LiveBatch"]:
@@ -149,8 +148,8 @@ def _as_host_sample(sample: LiveBatch) -> HostSample:
     return HostSample(*sample.names[0], at, interval, _plain(sample.own[0]), gpus)
 
 
-def _plain(values: _Floats) -> Values:
-    return tuple([None if value != value else value for value in values.tolist()])  # noqa: PLR0124 - NaN
+def _plain(values: Floats) -> Values:
+    return tuple(or_none(values))
 
 
 _MAX_WAITING = 20_000

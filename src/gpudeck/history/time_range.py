@@ -79,12 +79,9 @@ def check_range(start: float, end: float) -> None:
 
 
 def check_points(points: int) -> None:
-    if points < 1:
-        raise HistoryRefused("bad_points", f"{points} points are no answer", f"Ask for 1 to {MAX_POINTS:,} points.")
-    if points > MAX_POINTS:
-        raise HistoryRefused(
-            "too_many_points", f"{points:,} points are too many", f"Ask for 1 to {MAX_POINTS:,} points."
-        )
+    if not 1 <= points <= MAX_POINTS:
+        code = "bad_points" if points < 1 else "too_many_points"
+        raise HistoryRefused(code, f"{points:,} points cannot be returned", f"Ask for 1 to {MAX_POINTS:,} points.")
 
 
 class Period:
