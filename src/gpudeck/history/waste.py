@@ -9,18 +9,19 @@ hour. Shorter gaps separate its spans and are not idle time. If samples are no l
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gpudeck.history.base import (
     HistoryRefused,
     IdleEpisode,
     IdleQuery,
-    KnownGpu,
     KnownRun,
     ModelSize,
     Savings,
@@ -217,8 +218,8 @@ class _Owners(Struct):
     lasts: Floats = field(default_factory=lambda: np.empty(0))
 
 
-_Piece = tuple[tuple[float, float], tuple[str, ...], tuple[str, ...]]
-"""An idle span within an hour, with its users and jobs."""
+_Piece = tuple[tuple[float, float], tuple[tuple[str, ...], tuple[str, ...]] | None]
+"""A span of a GPU within an hour, with its users and jobs if it was idle, and None if it was in another state."""
 
 
 def find_idle_episodes(view: "HistoryView", query: IdleQuery) -> Iterator[IdleEpisode]:
@@ -237,7 +238,12 @@ def find_idle_episodes(view: "HistoryView", query: IdleQuery) -> Iterator[IdleEp
     owners = _find_owners(view, start, end, hours)
     gpus = view.gpus()
     for host, begins in hours.items():
-        yield from _HostEpisodes(view, host, gpus, owners, states).find(begins, start, end)
+        known = view.hosts()[host]
+        for pieces in _read_host(view, host, begins, (start, end), states, owners):
+            for gpu, found in pieces.items():
+                one = gpus[gpu]
+                blank = IdleEpisode(one.uuid, one.label, one.model, known.host_id, known.name, (), (), [])
+                yield from _join(blank, found)
 
 
 def _find_owners(view: "HistoryView", start: float, end: float, hosts: Collection[int]) -> dict[int, _Owners]:
@@ -251,109 +257,102 @@ def _find_owners(view: "HistoryView", start: float, end: float, hosts: Collectio
     return found
 
 
-class _HostEpisodes:
-    def __init__(
-        self,
-        view: "HistoryView",
-        host: int,
-        gpus: dict[int, KnownGpu],
-        owners: dict[int, _Owners],
-        states: Sequence[int],
-    ) -> None:
-        self._view = view
-        self._host = view.hosts()[host]
-        self._gpus = gpus
-        self._owners = owners
-        self._states = states
-        self._open: dict[int, IdleEpisode] = {}
+def _read_host(  # noqa: PLR0917 - what is read of it
+    view: "HistoryView",
+    host: int,
+    begins: Sequence[int],
+    period: tuple[float, float],
+    states: Sequence[int],
+    owners: Mapping[int, _Owners],
+) -> Iterator[dict[int, list[_Piece]]]:
+    """The pieces of each GPU in consecutive hours, of which many have one row in the file."""
+    sampled_since = math.ceil(view.raw_since((host,)) / SECONDS) * SECONDS
+    breaks = [at + 1 for at, (one, next_) in enumerate(pairwise(begins)) if next_ != one + SECONDS]
+    for at, stop in pairwise([0, *breaks, len(begins)]):
+        first, last = max(period[0], begins[at]), min(period[1], begins[stop - 1] + SECONDS)
+        rolled_until = min(last, sampled_since)
+        pieces: dict[int, list[_Piece]] = defaultdict(list)
+        for part in view.quarters(host, first, rolled_until, ()):
+            for gpu, *columns in _read_quarters(part, states, first, rolled_until):
+                pieces[gpu] += _cut(owners.get(gpu, _Owners()), *columns)
+        for hour in view.hours(host, max(first, sampled_since), last, ()):
+            for gpu, *columns in _read_hour(hour, states, first, last):
+                pieces[gpu] += _cut(owners.get(gpu, _Owners()), *columns)
+        yield pieces
 
-    def find(self, begins: Sequence[int], start: float, end: float) -> Iterator[IdleEpisode]:
-        sampled_since = math.ceil(self._view.raw_since((self._host.key,)) / SECONDS) * SECONDS
-        # Neighbours together: many hours have one row in the file.
-        breaks = [
-            0,
-            *(at + 1 for at, (one, next_) in enumerate(pairwise(begins)) if next_ != one + SECONDS),
-            len(begins),
-        ]
-        for at, stop in pairwise(breaks):
-            first, last = max(start, begins[at]), min(end, begins[stop - 1] + SECONDS)
-            for part in self._view.quarters(self._host.key, first, min(last, sampled_since), ()):
-                yield from self._add_quarters(part, first, min(last, sampled_since))
-            for hour in self._view.hours(self._host.key, max(first, sampled_since), last, ()):
-                yield from self._add_hour(hour, first, last)
-            yield from self._close(list(self._open))
 
-    def _add_hour(self, hour: Hour, start: float, end: float) -> Iterator[IdleEpisode]:
-        begins, ends = np.maximum(hour.times - hour.covered, start), np.minimum(hour.times, end)
-        inside = begins < ends
-        idle = np.isin(hour.states, self._states)
-        kinds = np.where(idle, _IDLE, np.where(hour.states > UNKNOWN, _OTHER, _UNSEEN))
-        for row, gpu in enumerate(hour.gpus):
-            # The runs of a sample are those at its end.
-            yield from self._add(gpu, begins[inside], ends[inside], ends[inside], kinds[row, inside])
+_GpuColumns = tuple[int, Floats, Floats, Floats, Floats]
+"""A GPU, and its states in order: from when, until when, when its users were seen, and the kind of state."""
 
-    def _add_quarters(self, part: Quarters, start: float, end: float) -> Iterator[IdleEpisode]:
-        """The idle part of a quarter hour has no known position. It is placed next to a neighbouring quarter that
-        was all idle."""
-        idle = part.states[list(self._states)].sum(axis=0)
-        other = np.delete(part.states[UNKNOWN + 1 :], [one - UNKNOWN - 1 for one in self._states], axis=0).sum(axis=0)
-        other[other < _LITTLE] = 0.0
-        whole = np.pad((idle > 0) & (other == 0), ((0, 0), (1, 1)))
-        is_first = (other == 0) | (whole[:, :-2] & ~whole[:, 2:])
-        lengths = np.where(is_first, (idle, other), (other, idle))
-        kinds = np.where(is_first, [[[_IDLE]], [[_OTHER]]], [[[_OTHER]], [[_IDLE]]])
-        begins = np.broadcast_to(part.start + QUARTER * np.arange(COUNT, dtype=np.float64), idle.shape)
-        # Both parts of each quarter hour, one after the other.
-        begins = np.stack([begins, begins + lengths[0]], axis=2).reshape(len(idle), -1)
-        ends = begins + np.stack(list(lengths), axis=2).reshape(begins.shape)
-        kinds = np.stack(list(kinds), axis=2).reshape(begins.shape)
-        begins, ends = np.maximum(begins, start), np.minimum(ends, end)
-        for row, gpu in enumerate(part.gpus):
-            inside = begins[row] < ends[row]
-            mine = begins[row, inside], ends[row, inside]
-            yield from self._add(gpu, *mine, (mine[0] + mine[1]) / 2, kinds[row, inside])
 
-    def _add(self, gpu: int, begins: Floats, ends: Floats, times: Floats, kinds: Floats) -> Iterator[IdleEpisode]:
-        """States of a GPU in order. `times` are when its users were seen."""
-        if not (kinds == _IDLE).any():
-            yield from self._close([gpu] if (kinds == _OTHER).any() else [])
-            return
-        is_new = np.ones(len(kinds), dtype=np.bool_)
-        is_new[1:] = (np.diff(kinds) != 0) | (begins[1:] > ends[:-1] + _NOTHING)
-        firsts = np.flatnonzero(is_new).tolist()
-        for at, stop in zip(firsts, [*firsts[1:], len(kinds)], strict=True):
-            if kinds[at] == _OTHER:
-                yield from self._close([gpu])
-            elif kinds[at] == _IDLE:
-                yield from self._extend(gpu, self._cut(gpu, begins[at:stop], ends[at:stop], times[at:stop]))
+def _read_hour(hour: Hour, states: Sequence[int], start: float, end: float) -> Iterator[_GpuColumns]:
+    begins, ends = np.maximum(hour.times - hour.covered, start), np.minimum(hour.times, end)
+    inside = begins < ends
+    idle = np.isin(hour.states, states)
+    kinds = np.where(idle, _IDLE, np.where(hour.states > UNKNOWN, _OTHER, _UNSEEN))
+    for row, gpu in enumerate(hour.gpus):
+        # The runs of a sample are those at its end.
+        yield gpu, begins[inside], ends[inside], ends[inside], kinds[row, inside]
 
-    def _cut(self, gpu: int, begins: Floats, ends: Floats, times: Floats) -> Iterator[_Piece]:
-        owners = self._owners.get(gpu, _Owners())
-        here = np.flatnonzero((owners.firsts <= times[-1]) & (owners.lasts >= times[0]))
-        cuts = {0, *np.searchsorted(times, owners.firsts[here]), *np.searchsorted(times, owners.lasts[here])}
-        places = sorted(int(cut) for cut in cuts if cut < len(times))
-        for at, stop in zip(places, [*places[1:], len(times)], strict=True):
-            is_there = (owners.firsts[here] <= times[at]) & (owners.lasts[here] >= times[at])
-            runs = [owners.runs[place] for place in here[is_there]]
+
+def _read_quarters(part: Quarters, states: Sequence[int], start: float, end: float) -> Iterator[_GpuColumns]:
+    """The idle part of a quarter hour has no known position. It is placed next to a neighbouring quarter that was all
+    idle."""
+    idle = part.states[list(states)].sum(axis=0)
+    other = np.delete(part.states[UNKNOWN + 1 :], [one - UNKNOWN - 1 for one in states], axis=0).sum(axis=0)
+    other[other < _LITTLE] = 0.0
+    whole = np.pad((idle > 0) & (other == 0), ((0, 0), (1, 1)))
+    is_first = (other == 0) | (whole[:, :-2] & ~whole[:, 2:])
+    lengths = np.where(is_first, (idle, other), (other, idle))
+    kinds = np.where(is_first, [[[_IDLE]], [[_OTHER]]], [[[_OTHER]], [[_IDLE]]])
+    begins = np.broadcast_to(part.start + QUARTER * np.arange(COUNT, dtype=np.float64), idle.shape)
+    # Both parts of each quarter hour, one after the other.
+    begins = np.stack([begins, begins + lengths[0]], axis=2).reshape(len(idle), -1)
+    ends = begins + np.stack(list(lengths), axis=2).reshape(begins.shape)
+    kinds = np.stack(list(kinds), axis=2).reshape(begins.shape)
+    begins, ends = np.maximum(begins, start), np.minimum(ends, end)
+    for row, gpu in enumerate(part.gpus):
+        inside = begins[row] < ends[row]
+        mine = begins[row, inside], ends[row, inside]
+        yield gpu, *mine, (mine[0] + mine[1]) / 2, kinds[row, inside]
+
+
+def _cut(owners: _Owners, begins: Floats, ends: Floats, times: Floats, kinds: Floats) -> Iterator[_Piece]:
+    """Cut where the state changes and where a run begins or ends. Unmonitored time has no piece."""
+    if not (kinds == _IDLE).any():
+        if (kinds == _OTHER).any():
+            yield (float(begins[0]), float(ends[-1])), None
+        return
+    is_new = np.ones(len(kinds), dtype=np.bool_)
+    is_new[1:] = (np.diff(kinds) != 0) | (begins[1:] > ends[:-1] + _NOTHING)
+    firsts = np.flatnonzero(is_new).tolist()
+    for at, stop in zip(firsts, [*firsts[1:], len(kinds)], strict=True):
+        if kinds[at] == _OTHER:
+            yield (float(begins[at]), float(ends[stop - 1])), None
+        if kinds[at] != _IDLE:
+            continue
+        own = times[at:stop]
+        here = np.flatnonzero((owners.firsts <= own[-1]) & (owners.lasts >= own[0]))
+        cuts = {0, *np.searchsorted(own, owners.firsts[here]), *np.searchsorted(own, owners.lasts[here])}
+        places = sorted(int(cut) for cut in cuts if cut < len(own))
+        for place, next_ in pairwise([*places, len(own)]):
+            is_there = (owners.firsts[here] <= own[place]) & (owners.lasts[here] >= own[place])
+            runs = [owners.runs[number] for number in here[is_there]]
             users = tuple(sorted({run.user for run in runs if run.user is not None}))
             jobs = tuple(sorted({run.job for run in runs if run.job is not None}))
-            yield (float(begins[at]), float(ends[stop - 1])), users, jobs
+            yield (float(begins[at + place]), float(ends[at + next_ - 1])), (users, jobs)
 
-    def _extend(self, gpu: int, pieces: Iterator[_Piece]) -> Iterator[IdleEpisode]:
-        for span, users, jobs in pieces:
-            known = self._open.get(gpu)
-            if known is None or (known.users, known.jobs) != (users, jobs):
-                yield from self._close([gpu])
-                one, host = self._gpus[gpu], self._host
-                self._open[gpu] = IdleEpisode(
-                    one.uuid, one.label, one.model, host.host_id, host.name, users, jobs, [span]
-                )
-            elif span[0] <= known.spans[-1][1] + _NOTHING:
-                known.spans[-1] = known.spans[-1][0], span[1]
-            else:
-                known.spans.append(span)
 
-    def _close(self, gpus: Sequence[int]) -> Iterator[IdleEpisode]:
-        for gpu in gpus:
-            if gpu in self._open:
-                yield self._open.pop(gpu)
+def _join(blank: IdleEpisode, pieces: Iterable[_Piece]) -> Iterator[IdleEpisode]:
+    one: IdleEpisode | None = None
+    for span, owner in pieces:
+        if one is None or owner != (one.users, one.jobs):
+            if one is not None:
+                yield one
+            one = None if owner is None else replace(blank, users=owner[0], jobs=owner[1], spans=[span])
+        elif span[0] <= one.spans[-1][1] + _NOTHING:
+            one.spans[-1] = one.spans[-1][0], span[1]
+        else:
+            one.spans.append(span)
+    if one is not None:
+        yield one
