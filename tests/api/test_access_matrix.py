@@ -41,7 +41,6 @@ MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/api/v1/login/oidc/{name:str}"): (EVERYBODY, EVERYBODY),
     ("GET", "/api/v1/login/oidc/{name:str}/callback"): (EVERYBODY, EVERYBODY),
     ("POST", "/api/v1/login/oidc/{name:str}/logout"): (EVERYBODY, EVERYBODY),
-    ("GET", "/api/v1/login/trials"): (ADMINS, ADMINS),
     ("POST", "/api/v1/login/trials"): (ADMINS, ADMINS),
     ("GET", "/api/v1/login/trials/{trial_id:str}"): (ADMINS, ADMINS),
     ("POST", "/api/v1/first-admin"): (EVERYBODY, EVERYBODY),

@@ -496,7 +496,6 @@ _TEXTS: Final = {
     "Usage.total, Waste.total": "The sum of all rows",
     "total_bytes": "The size, in bytes",
     "totals": "Counts over the fleet",
-    "trials": "The logins that were tried, newest first",
     "unit": "The unit of the values",
     "unknown": "Why fields are unknown: by the name of the field",
     "Allocation.unknown": "Why it is not known whether the GPU is allocated; null: it is known",

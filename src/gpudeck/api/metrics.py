@@ -65,6 +65,8 @@ _STATES = [f',state="{word}"}} 1'.encode() for word in AVAILABILITY_WORDS]
 _encode = msgspec.json.Encoder().encode
 _Texts = tuple[Sequence[bytes], Sequence[bytes]]
 """Labels, written, and what follows each of them: a value, or more labels and a value."""
+_Family = tuple[str, str, str, list[Sample]]
+"""Name, kind and help of a metric, and its samples."""
 _Numbers = tuple[Sequence[bytes], Floats]
 """Labels, written, and metrics of their rows."""
 
@@ -116,7 +118,7 @@ class MetricsPage:
         """The page in parts. The fleet is read before this returns, and written while the parts are taken: a reader
         that is slow gets the values of then."""
         blocks = await self._read_fleet()
-        parts = chain((_join(self._write_hub()),), _write_fleet(blocks))
+        parts = chain((self._write_hub(),), _write_fleet(blocks))
         return chain(map(rewrite_heads, parts), (OPENMETRICS_END,)) if is_openmetrics else parts
 
     @property
@@ -181,89 +183,80 @@ class MetricsPage:
             [_write_more({name: value for name, value in info.items() if value}) for info in infos],
         )
 
-    def _write_hub(self) -> Iterator[str]:
+    def _write_hub(self) -> bytes:
+        lines = (line for family in self._hub_families() for line in write_family(*family))
+        return "".join(f"{line}\n" for line in lines).encode()
+
+    def _hub_families(self) -> Iterator[_Family]:
         stream, fleet = self._hub.stream, self._hub.fleet
         totals, statuses = fleet.totals(), Counter(host.status for host in fleet.hosts.values())
-        availabilities = [({"availability": word}, getattr(totals, word)) for word in AVAILABILITIES]
-        yield from write_family("gpudeck_info", "gauge", "The hub that says this", [({"version": __version__}, 1)])
-        yield from write_family(
-            "gpudeck_demo", "gauge", "1: all hosts are simulated", [({}, int(stream.fleet.is_simulated))]
-        )
-        yield from write_family("gpudeck_gpus", "gauge", "GPUs by what they are doing", availabilities)
-        yield from write_family(
-            "gpudeck_hosts", "gauge", "Hosts by status", [({"status": word}, statuses[word]) for word in _STATUSES]
-        )
-        yield from write_family("gpudeck_viewers", "gauge", "Live views that are open", [({}, stream.viewers)])
-        yield from write_family(
-            "gpudeck_tick_age_seconds", "gauge", "Time since the fleet was published", [({}, stream.tick_age())]
-        )
+        yield "gpudeck_info", "gauge", "The hub that says this", [({"version": __version__}, 1)]
+        yield "gpudeck_demo", "gauge", "1: all hosts are simulated", [({}, int(stream.fleet.is_simulated))]
+        availabilities: list[Sample] = [({"availability": word}, getattr(totals, word)) for word in AVAILABILITIES]
+        yield "gpudeck_gpus", "gauge", "GPUs by what they are doing", availabilities
+        yield "gpudeck_hosts", "gauge", "Hosts by status", [({"status": word}, statuses[word]) for word in _STATUSES]
+        yield "gpudeck_viewers", "gauge", "Live views that are open", [({}, stream.viewers)]
+        yield "gpudeck_tick_age_seconds", "gauge", "Time since the fleet was published", [({}, stream.tick_age())]
         parts: list[Sample] = [({"part": part}, 0 if fleet.problems_of(part) else 1) for part in PARTS]
-        yield from write_family("gpudeck_hub_part_up", "gauge", "1: that part of the hub works", parts)
+        yield "gpudeck_hub_part_up", "gauge", "1: that part of the hub works", parts
         if self._alerts is not None:
-            yield from _write_alerts(self._alerts)
+            yield _alert_family(self._alerts)
         if self._cluster is not None:
-            yield from _write_cluster(self._cluster())
-        yield from self._write_counters()
-
-    def _write_counters(self) -> Iterator[str]:
-        counted = self._hub.fleet.counters
+            yield from _cluster_families(self._cluster())
         for name, about in _COUNTERS.items():
-            yield from write_family(f"gpudeck_{name}_total", "counter", about, [({}, counted[name])])
+            yield f"gpudeck_{name}_total", "counter", about, [({}, fleet.counters[name])]
         refused: list[Sample] = [
             ({"code": name.removeprefix(_REFUSED)}, number)
-            for name, number in sorted(counted.items())
+            for name, number in sorted(fleet.counters.items())
             if name.startswith(_REFUSED)
         ]
-        yield from write_family("gpudeck_reports_refused_total", "counter", "Reports refused, by code", refused)
+        yield "gpudeck_reports_refused_total", "counter", "Reports refused, by code", refused
         hits: list[Sample] = [({"limit": kind}, self._hits.get(kind, 0)) for kind in KINDS]
-        yield from write_family("gpudeck_limit_hits_total", "counter", "What limits have refused", hits)
+        yield "gpudeck_limit_hits_total", "counter", "What limits have refused", hits
         if self._outbox is not None and self._outbox.waiting:
-            yield from _write_messages(self._outbox)
+            yield from _message_families(self._outbox)
 
 
-def _write_alerts(alerts: AlertManager) -> Iterator[str]:
+def _alert_family(alerts: AlertManager) -> _Family:
     """Those that fire, including acknowledged ones. A rule that does not fire has no series."""
     counts = Counter((record.rule, record.severity) for record in alerts.engine.firing())
     samples: list[Sample] = [
         ({"rule": rule, "severity": word}, count) for (rule, word), count in sorted(counts.items())
     ]
-    yield from write_family("gpudeck_alerts_firing", "gauge", "Alerts that fire", samples)
+    return "gpudeck_alerts_firing", "gauge", "Alerts that fire", samples
 
 
-def _write_cluster(cluster: Cluster) -> Iterator[str]:
+def _cluster_families(cluster: Cluster) -> Iterator[_Family]:
     this = next((hub for hub in cluster.hubs if hub.is_this), None)
+    yield "gpudeck_cluster_up", "gauge", "1: up to date with all hubs", [({}, int(cluster.state == "ok"))]
+    alive = sum(hub.is_alive for hub in cluster.hubs)
+    yield "gpudeck_cluster_hubs_alive", "gauge", "Hubs that are there", [({}, alive)]
     held: list[Sample] = [
         ({"duty": duty.name}, int(this is not None and duty.owner == this.name)) for duty in cluster.duties
     ]
-    alive = sum(hub.is_alive for hub in cluster.hubs)
-    yield from write_family(
-        "gpudeck_cluster_up", "gauge", "1: up to date with all hubs", [({}, int(cluster.state == "ok"))]
-    )
-    yield from write_family("gpudeck_cluster_hubs_alive", "gauge", "Hubs that are there", [({}, alive)])
-    yield from write_family("gpudeck_cluster_duty_held", "gauge", "1: this hub has the duty", held)
+    yield "gpudeck_cluster_duty_held", "gauge", "1: this hub has the duty", held
     if this is not None and this.lag_seconds is not None:
         about = "How long messages of this hub take through the bus"
-        yield from write_family("gpudeck_cluster_lag_seconds", "gauge", about, [({}, this.lag_seconds)])
+        yield "gpudeck_cluster_lag_seconds", "gauge", about, [({}, this.lag_seconds)]
     for name, about, count in (
         ("forwarded", "Reports that this hub took and published", cluster.reports_forwarded),
         ("received", "Reports that other hubs took", cluster.reports_received),
         ("duplicate", "Reports of other hubs that were known already", cluster.duplicates),
     ):
-        yield from write_family(f"gpudeck_cluster_reports_{name}_total", "counter", about, [({}, count)])
+        yield f"gpudeck_cluster_reports_{name}_total", "counter", about, [({}, count)]
 
 
-def _write_messages(outbox: MessageOutbox) -> Iterator[str]:
+def _message_families(outbox: MessageOutbox) -> Iterator[_Family]:
     """By channel, whose names are the operator's and few."""
-    counted = outbox.counters.items()
-    for family, word, about in (
-        ("gpudeck_messages_sent_total", "sent", "Messages that arrived"),
-        ("gpudeck_messages_failed_total", "failed", "Tries to send a message that failed"),
-        ("gpudeck_messages_given_up_total", "given_up", "Messages that are not tried any more"),
+    for word, about in (
+        ("sent", "Messages that arrived"),
+        ("failed", "Tries to send a message that failed"),
+        ("given_up", "Messages that are not tried any more"),
     ):
-        samples: list[Sample] = [({"channel": name}, counters[word]) for name, counters in counted]
-        yield from write_family(family, "counter", about, samples)
+        samples: list[Sample] = [({"channel": name}, counters[word]) for name, counters in outbox.counters.items()]
+        yield f"gpudeck_messages_{word}_total", "counter", about, samples
     waiting: list[Sample] = [({"channel": name}, count) for name, count in outbox.waiting.items()]
-    yield from write_family("gpudeck_messages_waiting", "gauge", "Messages that are still to be sent", waiting)
+    yield "gpudeck_messages_waiting", "gauge", "Messages that are still to be sent", waiting
 
 
 @lru_cache(4096)
@@ -319,11 +312,6 @@ def _known(labels: Sequence[bytes], values: Floats, metric: Metric, exposed: Exp
 
 def _show(numbers: Iterable[Value]) -> list[bytes]:
     return _encode(list(numbers))[1:-1].split(b",")
-
-
-def _join(lines: Iterable[str]) -> bytes:
-    text = "\n".join(lines)
-    return f"{text}\n".encode() if text else b""
 
 
 @get("/metrics", opt=access("read"), media_type="text/plain")

@@ -37,12 +37,6 @@ class NewTrial(Struct, frozen=True, forbid_unknown_fields=True):
     password: Annotated[str, Meta(max_length=1024)] | None = None
 
 
-class TrialList(Struct, frozen=True):
-    """The newest first."""
-
-    trials: list[Trial]
-
-
 @get("/api/v1/login/oidc/{name:str}", opt=access("open"), responses=_REDIRECT, status_code=302)
 async def begin_login(
     request: AuthRequest,
@@ -106,12 +100,6 @@ async def try_login(caller: TheCaller, data: JSONBody[NewTrial], auth: TheAuth) 
         return await try_ldap(auth.ldap.directory, Trial("", "ldap", "", now()), data.name or "", data.password or None)
     except Wrong as error:
         raise RequestRefused(400, "invalid_request", str(error)) from error
-
-
-@get("/api/v1/login/trials", opt=access("admin"))
-async def list_trials(auth: TheAuth) -> TrialList:
-    """The latest logins that admins tried."""
-    return TrialList(await auth.trials.list())
 
 
 @get("/api/v1/login/trials/{trial_id:str}", opt=access("admin"))

@@ -19,7 +19,6 @@ from gpudeck.database.engine import Database
 from gpudeck.model import clock
 
 KEPT_SECONDS: Final = 1200.0
-_MAX_LISTED: Final = 20
 _ID_BYTES: Final = 32
 _HIDDEN: Final = frozenset({"at_hash", "c_hash", "s_hash", "nonce", "jti", "sid"})
 _table = schema.login_trials
@@ -75,21 +74,13 @@ class Trials:
 
     async def find(self, id_: str) -> Trial | None:
         """None for one that never was, or is too old."""
-        wanted = select(_table.c.body).where(_table.c.id == id_, self._is_kept())
+        wanted = select(_table.c.body).where(_table.c.id == id_, _table.c.created_at >= self._now() - KEPT_SECONDS)
         body = (await self._database.execute(wanted)).scalar() if id_.isascii() and id_.isprintable() else None
         return None if body is None else msgspec.json.decode(body, type=Trial)
-
-    async def list(self) -> list[Trial]:
-        """The newest first."""
-        wanted = select(_table.c.body).where(self._is_kept()).order_by(_table.c.created_at.desc()).limit(_MAX_LISTED)
-        return [msgspec.json.decode(body, type=Trial) for body in (await self._database.execute(wanted)).scalars()]
 
     async def write(self, trial: Trial) -> None:
         body = msgspec.json.encode(trial).decode()
         await self._database.execute(update(_table).where(_table.c.id == trial.id).values(body=body))
-
-    def _is_kept(self) -> Any:
-        return _table.c.created_at >= self._now() - KEPT_SECONDS
 
 
 def hide_secrets(claims: Mapping[str, Any]) -> dict[str, Any]:

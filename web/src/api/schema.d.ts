@@ -889,11 +889,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * The latest logins that admins tried
-         * @description The latest logins that admins tried.
-         */
-        get: operations["listTrials"];
+        get?: never;
         put?: never;
         /**
          * Try a login
@@ -6677,14 +6673,6 @@ export interface components {
             };
         };
         /**
-         * TrialList
-         * @description The newest first.
-         */
-        TrialList: {
-            /** @description The logins that were tried, newest first */
-            trials: components["schemas"]["Trial"][];
-        };
-        /**
          * Usage
          * @description `coverage` is the part of the period in which the GPUs were monitored (0–1); None when no GPU was known then.
          *
@@ -11514,89 +11502,6 @@ export interface operations {
             };
             /** @description Not possible in the present state: the error's `code` says why */
             409: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Too many requests: see Retry-After */
-            429: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Internal error: see the hub's log */
-            500: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Temporarily unavailable: see Retry-After */
-            503: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-        };
-    };
-    listTrials: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description OK */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["TrialList"];
-                };
-            };
-            /** @description The request is invalid */
-            400: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Not authenticated: log in, or send a token */
-            401: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Not allowed for this role */
-            403: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["ErrorBody"];
-                };
-            };
-            /** @description Not found */
-            404: {
                 headers: {
                     [name: string]: unknown;
                 };
