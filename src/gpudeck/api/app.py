@@ -2,6 +2,7 @@
 others to the framework."""
 
 import functools
+import importlib
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol
 
@@ -13,32 +14,7 @@ from litestar.openapi import OpenAPIConfig
 from litestar.types import Scope as LitestarScope
 
 from gpudeck import __version__
-from gpudeck.api import (
-    about,
-    accounts,
-    alerts,
-    ask,
-    badge,
-    device_login,
-    digests,
-    events,
-    export,
-    fleet,
-    history,
-    hosts,
-    idle_policy,
-    install,
-    jobs,
-    login,
-    maintenance,
-    metrics,
-    oidc,
-    page,
-    queue,
-    reference,
-    reservations,
-    waste,
-)
+from gpudeck.api.about import HubAbout
 from gpudeck.api.access import Authenticator, caller_of, check_access, check_one_token, policy_of
 from gpudeck.api.answers import (
     RequestRefused,
@@ -48,6 +24,7 @@ from gpudeck.api.answers import (
     on_refused,
     on_usage_error,
 )
+from gpudeck.api.ask import AskLimits
 from gpudeck.api.history import HistoryQueries, note_asker, on_history_refused
 from gpudeck.api.metrics import MetricsPage
 from gpudeck.api.page import answer_refused
@@ -71,11 +48,11 @@ HEALTH, READINESS = "/healthz", "/readyz"
 
 
 RESOURCES = (
-    *(fleet, hosts, history, jobs, events, alerts, maintenance, reservations, login, accounts),
-    *(queue, metrics, ask, about, install, badge, reference, page),
-    *(waste, idle_policy, device_login, oidc, export, digests),
+    *("fleet", "hosts", "history", "jobs", "events", "alerts", "maintenance", "reservations", "login", "accounts"),
+    *("queue", "metrics", "ask", "about", "install", "badge", "reference", "page"),
+    *("waste", "idle_policy", "oidc", "export", "digests"),
 )
-"""All routes that stand in one of these modules are served."""
+"""All routes in these modules are served."""
 
 
 @functools.cache
@@ -114,7 +91,8 @@ def read_routes() -> Litestar:
 
 
 def _find_routes() -> list[HTTPRouteHandler]:
-    return [value for module in RESOURCES for value in vars(module).values() if isinstance(value, HTTPRouteHandler)]
+    modules = [importlib.import_module(f"gpudeck.api.{name}") for name in RESOURCES]
+    return [value for module in modules for value in vars(module).values() if isinstance(value, HTTPRouteHandler)]
 
 
 class Framework:
@@ -148,8 +126,8 @@ def _make_dependencies(services: ApiServices) -> dict[str, Any]:
         "installer": services.host_admin.installer,
         "metrics": MetricsPage(hub, services.hits, services.outbox, services.alerts, services.cluster),
         "history": queries,
-        "about": about.HubAbout(services, queries),
-        "ask_limits": ask.AskLimits(),
+        "about": HubAbout(services, queries),
+        "ask_limits": AskLimits(),
         "reservations": ReservationHandler(hub, auth, services.reservations),
     }
 

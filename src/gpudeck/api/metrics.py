@@ -248,14 +248,16 @@ def _cluster_families(cluster: Cluster) -> Iterator[_Family]:
 
 def _message_families(outbox: MessageOutbox) -> Iterator[_Family]:
     """By channel, whose names are the operator's and few."""
-    for word, about in (
-        ("sent", "Messages that arrived"),
-        ("failed", "Tries to send a message that failed"),
-        ("given_up", "Messages that are not tried any more"),
+    for name, word, about in (
+        ("gpudeck_messages_sent_total", "sent", "Messages that arrived"),
+        ("gpudeck_messages_failed_total", "failed", "Tries to send a message that failed"),
+        ("gpudeck_messages_given_up_total", "given_up", "Messages that are not tried any more"),
     ):
-        samples: list[Sample] = [({"channel": name}, counters[word]) for name, counters in outbox.counters.items()]
-        yield f"gpudeck_messages_{word}_total", "counter", about, samples
-    waiting: list[Sample] = [({"channel": name}, count) for name, count in outbox.waiting.items()]
+        samples: list[Sample] = [
+            ({"channel": channel}, counters[word]) for channel, counters in outbox.counters.items()
+        ]
+        yield name, "counter", about, samples
+    waiting: list[Sample] = [({"channel": channel}, count) for channel, count in outbox.waiting.items()]
     yield "gpudeck_messages_waiting", "gauge", "Messages that are still to be sent", waiting
 
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from gpudeck.alerts.watches import USUAL, Watches
 from gpudeck.api.access import Policy
 from gpudeck.api.history import HistoryQueries
+from gpudeck.api.jobs import judge_runs
 from gpudeck.api.reservations import ReservationHandler
-from gpudeck.api.verdicts import judge_runs
 from gpudeck.auth.auth import Auth
 from gpudeck.auth.caller import NOBODY, Caller
 from gpudeck.chat import answers

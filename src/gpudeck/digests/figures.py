@@ -14,7 +14,7 @@ from msgspec import Struct
 from gpudeck.alerts.service import AlertManager
 from gpudeck.api.events import ReliabilityRanking, rank_reliability
 from gpudeck.api.history import HistoryQueries
-from gpudeck.api.verdicts import judge_runs
+from gpudeck.api.jobs import judge_runs
 from gpudeck.api.waste import ask_waste
 from gpudeck.digests.periods import DigestPeriod
 from gpudeck.events.service import EventLog
