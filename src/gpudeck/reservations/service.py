@@ -5,7 +5,7 @@ One task at a time uses the database, apart from reports and the tick."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Final
 
@@ -70,9 +70,12 @@ class Reconciler:
         running = [one for one in near if one.counts_at(now)]
         for one in running:
             self._check_use(one, seen, now, found)
-        for one, gpu in _latest_ended(near, now):
-            if gpu.uuid not in found.marks:
-                self._check_end(one, gpu, seen.get(gpu.uuid), found)
+        latest: dict[str, tuple[Reservation, ReservedGpu]] = {}
+        for one in sorted(near, key=lambda one: one.end):
+            if one.kind == "reservation" and one.state_at(now) == "ended" and now - one.end < OVERRUN_SECONDS:
+                latest |= {gpu.uuid: (one, gpu) for gpu in one.gpus if gpu.uuid not in found.marks}
+        for one, gpu in latest.values():
+            self._check_end(one, gpu, seen.get(gpu.uuid), found)
         # Forget reservations that are over.
         known, counting = {one.id for one in near}, {one.id for one in running}
         self._told = {key for key in self._told if key[0] in known}
@@ -82,12 +85,17 @@ class Reconciler:
 
     def _check_use(self, one: Reservation, seen: Mapping[str, ObservedGpu], now: float, found: ReconcileResult) -> None:
         logins = self._logins_of(one.user)
+        is_used = False
         for gpu in one.gpus:
-            occupants = _other_users(seen.get(gpu.uuid), logins)
-            found.marks[gpu.uuid] = ReservationMark(show_at_gpu(one), _describe_conflict(one, occupants), one.start)
-            for occupant in occupants:
+            occupants = _occupants(seen.get(gpu.uuid))
+            own = [other for other in occupants if logins is None or other.user in logins]
+            others = {other.user: other for other in occupants if other.user is not None and other not in own}
+            conflict = _describe_conflict(one, list(others)) if others else None
+            found.marks[gpu.uuid] = ReservationMark(show_at_gpu(one), conflict, one.start)
+            for occupant in others.values():
                 self._emit_conflict(one, gpu, occupant, now, found)
-        if one.used_at is None and any(_has_owner(seen.get(gpu.uuid), logins) for gpu in one.gpus):
+            is_used |= bool(own)
+        if one.used_at is None and is_used:
             found.used.append(one)
         elif one.used_at is None and one.kind == "reservation":
             self._check_no_show(one, seen, now, found)
@@ -116,8 +124,8 @@ class Reconciler:
     def _check_end(self, one: Reservation, gpu: ReservedGpu, seen: ObservedGpu | None, found: ReconcileResult) -> None:
         """Users who stay after the end of their reservation."""
         logins = self._logins_of(one.user) or frozenset()
-        occupants = (seen.occupants if seen is not None else None) or ()
-        user = next((other.user for other in occupants if other.user in logins and _was_there(other, one)), None)
+        own = [other for other in _occupants(seen) if other.user in logins]
+        user = next((other.user for other in own if _was_there(other, one)), None)
         if user is None:
             return
         why = f"{one.user}'s reservation has ended"
@@ -165,25 +173,15 @@ def _event(at: float, kind: str, title: str, one: Reservation, *, user: str, gpu
     )
 
 
-def _other_users(seen: ObservedGpu | None, logins: frozenset[str] | None) -> list[Occupant]:
-    """The known users of a GPU other than the owner of its reservation, each once."""
-    if seen is None or logins is None:
-        return []
-    others = {one.user: one for one in seen.occupants or () if one.user is not None and one.user not in logins}
-    return list(others.values())
+def _occupants(seen: ObservedGpu | None) -> Sequence[Occupant]:
+    """The known ones."""
+    return () if seen is None or seen.occupants is None else seen.occupants
 
 
-def _describe_conflict(one: Reservation, occupants: Sequence[Occupant]) -> str | None:
-    if not occupants:
-        return None
-    names = " and ".join(occupant.user or "" for occupant in occupants[:3])
+def _describe_conflict(one: Reservation, users: Sequence[str]) -> str:
     what = "claimed for" if one.kind == "claim" else "reserved by"
-    return f"{names} {'is' if len(occupants) == 1 else 'are'} on it, though it is {what} {one.user}"
-
-
-def _has_owner(seen: ObservedGpu | None, logins: frozenset[str] | None) -> bool:
-    there = (seen.occupants if seen is not None else None) or ()
-    return any(logins is None or process.user in logins for process in there)
+    verb = "is" if len(users) == 1 else "are"
+    return f"{' and '.join(users[:3])} {verb} on it, though it is {what} {one.user}"
 
 
 def _is_empty(seen: ObservedGpu | None) -> bool:
@@ -195,15 +193,6 @@ def _was_there(process: Occupant, one: Reservation) -> bool:
     """Whether a process began before the end of the reservation. If its start is unknown, the owner may have come
     back."""
     return one.used_at is not None if process.started_at is None else process.started_at < one.end
-
-
-def _latest_ended(near: Sequence[Reservation], now: float) -> Iterator[tuple[Reservation, ReservedGpu]]:
-    """The reservation of each GPU that ended last."""
-    latest: dict[str, tuple[Reservation, ReservedGpu]] = {}
-    for one in sorted(near, key=lambda one: one.end):
-        if one.kind == "reservation" and one.state_at(now) == "ended" and now - one.end < OVERRUN_SECONDS:
-            latest |= {gpu.uuid: (one, gpu) for gpu in one.gpus}
-    yield from latest.values()
 
 
 log = logging.getLogger(__name__)

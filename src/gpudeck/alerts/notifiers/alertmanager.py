@@ -157,7 +157,10 @@ class AlertmanagerNotifier(Service):
 
     async def _send(self, url: str) -> None:
         """Raises Temporary, Refused or UsageError."""
-        alerts, settings = self._list_alerts(), self._settings
+        settings, now = self._settings, self._now()
+        ends = [(alert, now + AHEAD * settings.resend) for alert in self._firing.values()]
+        ends += [one for one in self._resolved.values() if _is_shown(one[1], now)]
+        alerts = [replace(alert, ends_at=_write_time(end)) for alert, end in ends]
         headers = {"Content-Type": "application/json"}
         trust = None if settings.ca_file is None else await asyncio.to_thread(trust_from, settings.ca_file)
         fetcher = Fetcher(deadline=_DEADLINE, trust=trust)
@@ -166,14 +169,6 @@ class AlertmanagerNotifier(Service):
                 await fetcher.post(url, msgspec.json.encode(alerts[start : start + _AT_ONCE]), headers)
         finally:
             await fetcher.close()
-
-    def _list_alerts(self) -> list[PostedAlert]:
-        """The alerts to send now."""
-        now = self._now()
-        until = now + AHEAD * self._settings.resend
-        resolved = [one for one in self._resolved.values() if _is_shown(one[1], now)]
-        ends = [*((alert, until) for alert in self._firing.values()), *resolved]
-        return [replace(alert, ends_at=_write_time(end)) for alert, end in ends]
 
     def _describe(self, record: AlertRecord) -> PostedAlert:
         own = {

@@ -117,7 +117,9 @@ def render(message: Message, escaped: Escape, page: str | None = None) -> Render
     if message.text:
         # The operator's text may have markup, the host's name not.
         title = message.text.replace("{host}", escaped(message.labels.get("host", "")))
-    return RenderedMessage(title, "\n".join(part for part in (body, link) if part), _mood(message))
+    moods = {"info": "info", "warning": "warning", "critical": "failure"}
+    mood = "success" if message.kind in {"resolved", "watch"} else moods[message.severity]
+    return RenderedMessage(title, "\n".join(part for part in (body, link) if part), mood)
 
 
 def escape_for(scheme: str) -> Escape:
@@ -126,12 +128,6 @@ def escape_for(scheme: str) -> Escape:
 
 
 _AS_IT_IS = {"mailto", "mailtos", "json", "jsons", "xml", "xmls", "form", "forms", "syslog", "mqtt", "mqtts"}
-
-
-def _mood(message: Message) -> str:
-    if message.kind in {"resolved", "watch"}:
-        return "success"
-    return {"info": "info", "warning": "warning", "critical": "failure"}[message.severity]
 
 
 def _cut(text: str, most: int) -> str:
