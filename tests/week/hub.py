@@ -23,7 +23,7 @@ from fakes.tables import open_file, put_tables
 from gpudeck.alerts.engine import AlertEngine
 from gpudeck.alerts.notifiers.rendering import Message
 from gpudeck.alerts.record import AlertRecord
-from gpudeck.alerts.rule import FleetContext, GoneGpu, HostSnapshot, LateReservation
+from gpudeck.alerts.rule import FleetContext, GoneGpu, HostSnapshot
 from gpudeck.alerts.selection import HostSelector
 from gpudeck.alerts.settings import AlertSettings
 from gpudeck.events.detector import EventDetector
@@ -41,7 +41,6 @@ from gpudeck.model.reservation import Reservation, ReservedGpu
 from gpudeck.model.target import Target
 from gpudeck.model.text import Names
 from gpudeck.model.view import Host
-from gpudeck.reservations.requests import name_gpus
 from gpudeck.reservations.service import Reconciler, ReconcileResult, observe, release_event
 from gpudeck.reservations.settings import ReservationSettings
 from gpudeck.wire import Envelope
@@ -138,7 +137,7 @@ class Side:
         for record in self.engine.firing():
             if record.rule == "gpu_lost":
                 self.selector.expect(record.host_id, GoneGpu(record.gpu, record.label or "", record.model or ""), now)
-        self.late: tuple[LateReservation, ...] = ()
+        self.late: list[tuple[Reservation, float]] = []
 
     def reconcile(self, now: float) -> ReconcileResult:
         uuids = {gpu.uuid for one in self.reservations for gpu in one.gpus}
@@ -146,7 +145,7 @@ class Side:
         self.events += found.events
         for one in (*found.used, *found.unused):
             self.reservations[one.id - 1] = self._settle(one, now, is_used=one in found.used)
-        self.late = tuple(LateReservation(one.id, one.user, name_gpus(one.gpus), None, end) for one, end in found.late)
+        self.late = found.late
         return found
 
     def _settle(self, one: Reservation, now: float, *, is_used: bool) -> Reservation:

@@ -195,6 +195,9 @@ class OldFleet:
     def settle(self) -> None:
         self._fleet.settle()
 
+    def ordered(self) -> list[OldHost]:
+        return [host.old for host in self._fleet.ordered()]  # type: ignore[attr-defined]
+
     def power_limits(self) -> dict[str, float]:
         """The limit that most GPUs of a model have, the higher one of two that as many have."""
         limits: dict[str, list[float]] = {}
