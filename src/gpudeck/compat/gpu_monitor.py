@@ -435,7 +435,6 @@ class _GpuMonitorNode(Struct, rename="pascal"):
     node: str | dict[str, object]
 
 
-_decode_nodes = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _decode_node = msgspec.json.Decoder(_GpuMonitorNode).decode
 
 
@@ -454,28 +453,24 @@ class ConsulNodes(ServerProvider):
 
 
 def read_nodes(body: bytes, origin: str, url: str) -> HostFindings:
-    findings, seen, names = HostFindings(), set[str](), set[str]()
+    """Raises Temporary."""
     try:
-        entries = _decode_nodes(body)
+        entries = msgspec.json.decode(body, type=list[msgspec.Raw])
     except (ValueError, RecursionError) as error:
         raise Temporary(f"{url} answers no list of nodes in JSON.", "Is that Consul's address?") from error
-    for number, raw in enumerate(entries, 1):
-        place = f"{origin}, entry {number}"
-        try:
-            node = _read_name(raw)
-        except (ValueError, RecursionError) as error:
-            findings.add_problem(f"{place}: {error}.")
-            continue
-        if node in seen:
-            continue
+    nodes, names = set[str](), set[str]()
+
+    def read(raw: msgspec.Raw) -> list[Target]:
+        node = _read_name(raw)
+        if node in nodes:
+            return []
         short = node if _ADDRESS.fullmatch(node) else node.partition(".")[0]
         name = node if short in names else short
-        seen.add(node)
+        nodes.add(node)
         names.add(name)
-        address = "" if name == node else node
-        if not findings.add([Target(name=name, via="gpu-monitor", address=address, origin=origin)], place):
-            break
-    return findings
+        return [Target(name=name, via="gpu-monitor", address="" if name == node else node, origin=origin)]
+
+    return HostFindings().read(entries, read, f"{origin}, entry")
 
 
 def _read_name(raw: msgspec.Raw) -> str:

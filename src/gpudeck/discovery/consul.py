@@ -67,6 +67,9 @@ class _Instance(Struct, rename="pascal"):
     service: _Service = field(default_factory=_Service)
 
 
+_decode = msgspec.json.Decoder(_Instance).decode
+
+
 class Consul(ServerProvider):
     """The instances of one service. The first `find` answers at once, the next ones when something has changed."""
 
@@ -100,21 +103,15 @@ class Consul(ServerProvider):
 
 
 def read_instances(body: bytes, origin: str, via: Via, url: str) -> HostFindings:
-    """An invalid instance becomes a problem. Raises Temporary."""
-    findings, decode = HostFindings(), msgspec.json.Decoder(_Instance).decode
+    """Raises Temporary."""
     try:
         instances = msgspec.json.decode(body, type=list[msgspec.Raw])
     except (ValueError, RecursionError) as error:
         message = f"{url} answers no list of instances in JSON."
         raise Temporary(message, "Is that the address of a Consul agent?") from error
-    for number, raw in enumerate(instances, 1):
-        place = f"{origin}, instance {number}"
-        try:
-            if not findings.add([_read_instance(decode(raw), origin, via)], place):
-                break
-        except (ValueError, RecursionError) as error:
-            findings.add_problem(f"{place}: {error}.")
-    return findings
+    return HostFindings().read(
+        instances, lambda raw: [_read_instance(_decode(raw), origin, via)], f"{origin}, instance"
+    )
 
 
 def _read_instance(instance: _Instance, origin: str, via: Via) -> Target:

@@ -5,7 +5,7 @@ Importing this loads no asyncio or HTTP client: every machine's configuration im
 
 import stat
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
@@ -19,6 +19,7 @@ from gpudeck.model.target import Target
 if TYPE_CHECKING:
     from gpudeck.fetch import Fetcher
 
+T = TypeVar("T")
 MAX_HOSTS = 20_000
 """More hosts than this are not watched."""
 
@@ -65,6 +66,18 @@ class HostFindings:
             self.add_problem(f"{place}: from here on hosts are left out, as there are more than {MAX_HOSTS}.")
         return len(targets) <= room
 
+    def read(self, entries: Iterable[T], read: Callable[[T], Sequence[Target]], place: str) -> "HostFindings":
+        """Add the targets of each entry. A ValueError of `read` becomes a problem with the number of the entry."""
+        for number, entry in enumerate(entries, 1):
+            try:
+                targets = read(entry)
+            except (ValueError, RecursionError) as error:
+                self.add_problem(f"{place} {number}: {error}.")
+                continue
+            if not self.add(targets, f"{place} {number}"):
+                break
+        return self
+
     def add_problem(self, problem: str) -> None:
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
@@ -87,7 +100,6 @@ MAX_FILE_BYTES = 2 * 1024 * 1024
 """20,000 hosts take 1.2 MB in YAML."""
 LOOK_TIMEOUT = 5.0
 
-T = TypeVar("T")
 DEADLINE = 10.0
 """For one question that the server is to answer at once, in seconds."""
 MAX_BYTES = 48 * 1024 * 1024

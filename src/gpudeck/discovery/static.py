@@ -6,6 +6,7 @@ ada@gpu17:2222 rack=b3     # a user, a port, a label
 [2001:db8::17]:9400
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar, Literal
 
@@ -26,6 +27,9 @@ from gpudeck.discovery.inputs import (
 from gpudeck.model.errors import UsageError
 from gpudeck.model.settings import Text
 from gpudeck.model.target import REACH_FIELDS, SOURCES, Target, Via
+
+_SEPARATORS = re.compile(r"[,\s]+(?![^\[\]]*\])")
+"""Between hosts, not within the brackets of a range."""
 
 
 class HostEntry(Struct, frozen=True):
@@ -113,7 +117,7 @@ class StaticHosts(Provider):
 def read_option(text: str, origin: str, via: Via = "ssh") -> list[Target]:
     """The hosts that an option names, in its order. Raises UsageError, which begins with `origin`."""
     targets: dict[str, Target] = {}
-    for word in _split(text):
+    for word in filter(None, _SEPARATORS.split(text)):
         try:
             place = read_host_address(word)
             names = [place.host] if place.address else expand(place.host)
@@ -132,17 +136,6 @@ def read_option(text: str, origin: str, via: Via = "ssh") -> list[Target]:
     if not targets:
         raise UsageError(f"{origin} names no host.", "Write it as gpu01,gpu02 or gpu[01-16].")
     return list(targets.values())
-
-
-def _split(text: str) -> list[str]:
-    words, depth = [""], 0
-    for letter in text:
-        depth += {"[": 1, "]": -1}.get(letter, 0)
-        if depth <= 0 and (letter == "," or letter.isspace()):
-            words.append("")
-        else:
-            words[-1] += letter
-    return [word for word in words if word]
 
 
 class HostsFileSettings(Struct, frozen=True):
@@ -172,22 +165,14 @@ class HostsFile(FileProvider):
 
 
 def read_hosts(content: bytes, origin: str, via: Via) -> HostFindings:
-    findings = HostFindings()
-    text = content.decode("utf-8-sig", errors="replace")
-    for number, line in enumerate(text.split("\n"), 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        place = f"{origin}, line {number}"
-        try:
-            if not findings.add(_read_line(words, origin, via), place):
-                break
-        except ValueError as error:
-            findings.add_problem(f"{place}: {error}.")
-    return findings
+    lines = content.decode("utf-8-sig", errors="replace").split("\n")
+    return HostFindings().read(lines, lambda line: _read_line(line, origin, via), f"{origin}, line")
 
 
-def _read_line(words: list[str], origin: str, via: Via) -> list[Target]:
+def _read_line(line: str, origin: str, via: Via) -> list[Target]:
+    words = line.partition("#")[0].split()
+    if not words:
+        return []
     where = read_host_address(words[0])
     labels = bound_labels(dict(map(_read_label, words[1:])))
     # The operator writes this file, as gpudeck.yaml: its hosts may be anywhere.
