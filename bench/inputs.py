@@ -15,6 +15,7 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
 from typing import NamedTuple
 
 import msgspec
@@ -251,7 +252,10 @@ def _compat() -> Iterable[Case]:
     for name, body in {
         "gpu-cluster-status: empty lists": b'{"gpus":[' + b"[]," * (MIB // 3 - 10) + b"[]]}",
         "gpu-cluster-status: 8,000 processes": msgspec.json.encode(
-            {"gpus": [{"users": entries[n * 1000 : n * 1000 + 1000]} for n in range(8)]}
+            {
+                "gpus": [{"users": entries[n * 1000 : n * 1000 + 1000]} for n in range(8)],
+                "last_update": datetime.now().isoformat(),  # noqa: DTZ005 - as a node writes it
+            }
         ),
     }.items():
         yield Case(
