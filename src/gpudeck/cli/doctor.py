@@ -17,7 +17,7 @@ from gpudeck.cli.options import config_option, find_hub
 from gpudeck.collectors.redaction import clean
 from gpudeck.hub_lookup import HUB_VARIABLE
 from gpudeck.model.errors import ConfigurationError, GpudeckError, PluginError, UsageError
-from gpudeck.model.plugins import is_installed, need
+from gpudeck.model.plugins import PluginKind, PluginSettings, is_installed, make_plugin, need
 from gpudeck.settings import Settings, find_missing_extras, load_settings, own_address
 
 if TYPE_CHECKING:
@@ -129,15 +129,12 @@ def check_command(config: Path | None, login: str | None) -> None:
 
 def find_plugin_mistakes(settings: Settings) -> list[str]:
     """What the plugins say of their options. They open nothing until they are read."""
-    from gpudeck.discovery.registry import PluginProvider  # noqa: PLC0415 - comes with the hub
-    from gpudeck.schedulers.registry import PluginScheduler  # noqa: PLC0415 - the same
-
-    used: list[PluginProvider | PluginScheduler] = [PluginProvider(one) for one in settings.discovery.plugins]
-    used += [PluginScheduler(one) for one in settings.schedulers.plugins]
+    used: list[tuple[PluginKind, PluginSettings]] = [("discovery", one) for one in settings.discovery.plugins]
+    used += [("schedulers", one) for one in settings.schedulers.plugins]
     mistakes = list[str]()
-    for one in used:
+    for kind, one in used:
         try:
-            one.make()
+            make_plugin(kind, one)
         except PluginError as error:
             mistakes.append(str(error))
     return mistakes

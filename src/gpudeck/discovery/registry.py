@@ -12,8 +12,8 @@ from gpudeck.discovery.consul import Consul, ConsulSettings
 from gpudeck.discovery.inputs import Provider
 from gpudeck.discovery.prometheus_sd import FileSd, FileSdSettings, HttpSd, HttpSdSettings
 from gpudeck.discovery.static import HostEntry, HostsFile, HostsFileSettings, StaticHosts
-from gpudeck.model.errors import UsageError, Wrong
-from gpudeck.model.plugins import Plugin, PluginSettings, find_plugin
+from gpudeck.model.errors import Wrong
+from gpudeck.model.plugins import Plugin, PluginSettings, make_plugin
 from gpudeck.model.target import Target
 
 _PLUGIN_PAUSE: Final = 60.0
@@ -34,8 +34,8 @@ class PluginProvider:
 
     async def find(self) -> list[Target]:
         if self._made is None:
-            self._made = await asyncio.to_thread(self.make)
-            self.pause = self._made[1].pause
+            plugin, provider = await asyncio.to_thread(make_plugin, "discovery", self._settings)
+            self._made, self.pause = (plugin, provider), provider.pause
         plugin, provider = self._made
         try:
             found = await provider.find()
@@ -48,18 +48,6 @@ class PluginProvider:
     async def close(self) -> None:
         if self._made is not None:
             await self._made[1].close()
-
-    def make(self) -> tuple[Plugin, Provider]:
-        """The plugin and what it makes of the options. Raises PluginError."""
-        try:
-            plugin = find_plugin("discovery", self._settings.plugin)
-        except UsageError as error:
-            raise Wrong(error.message, error.hint) from error
-        make = plugin.load()
-        try:
-            return plugin, make(self._settings.options)
-        except Exception as error:
-            raise plugin.explain(error) from error
 
 
 Network = Annotated[str, Meta(min_length=2, max_length=49)]

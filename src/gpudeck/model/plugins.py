@@ -78,13 +78,17 @@ def find_plugins(kind: PluginKind) -> Mapping[str, Plugin]:
     return found
 
 
-def find_plugin(kind: PluginKind, name: str) -> Plugin:
-    """Raises UsageError if none of that name is installed."""
+def make_plugin(kind: PluginKind, settings: PluginSettings) -> tuple[Plugin, Any]:
+    """A plugin, and what its entry point makes of the options. Imports the package. Raises PluginError."""
     plugins = find_plugins(kind)
-    if name not in plugins:
+    if (plugin := plugins.get(settings.plugin)) is None:
         hint = f"There are {', '.join(plugins)}." if plugins else f"No package with gpudeck.{kind} is installed here."
-        raise UsageError(f"no plugin for {kind} is called {name!r}.", hint)
-    return plugins[name]
+        raise Wrong(f"no plugin for {kind} is called {settings.plugin!r}.", hint)
+    make = plugin.load()
+    try:
+        return plugin, make(settings.options)
+    except Exception as error:
+        raise plugin.explain(error) from error
 
 
 Extra = Literal["hub", "ssh", "top", "slack", "postgresql", "apprise", "cluster", "export", "mcp"]

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 
 from msgspec import Meta, Struct, field
 
-from gpudeck.model.errors import UsageError, Wrong
-from gpudeck.model.plugins import Plugin, PluginSettings, find_plugin
+from gpudeck.model.errors import Wrong
+from gpudeck.model.plugins import Plugin, PluginSettings, make_plugin
 from gpudeck.model.settings import Duration
 from gpudeck.schedulers.base import Scheduler, SchedulerState
 from gpudeck.schedulers.slurm import Slurm, SlurmSettings
@@ -28,8 +28,8 @@ class PluginScheduler:
 
     async def read(self) -> SchedulerState:
         if self._made is None:
-            self._made = await asyncio.to_thread(self.make)
-            self.pause = self._made[1].pause
+            plugin, scheduler = await asyncio.to_thread(make_plugin, "schedulers", self._settings)
+            self._made, self.pause = (plugin, scheduler), scheduler.pause
         plugin, scheduler = self._made
         try:
             state = await scheduler.read()
@@ -38,18 +38,6 @@ class PluginScheduler:
         if not isinstance(state, SchedulerState):
             raise Wrong(f"{plugin.label} returns something that is no SchedulerState.")
         return state
-
-    def make(self) -> tuple[Plugin, Scheduler]:
-        """Load the plugin and call its entry point. Raises PluginError."""
-        try:
-            plugin = find_plugin("schedulers", self._settings.plugin)
-        except UsageError as error:
-            raise Wrong(error.message, error.hint) from error
-        make = plugin.load()
-        try:
-            return plugin, make(self._settings.options)
-        except Exception as error:
-            raise plugin.explain(error) from error
 
 
 SCHEDULERS: dict[str, Callable[[Any], Scheduler]] = {"slurm": Slurm, "plugins": PluginScheduler}
