@@ -58,24 +58,19 @@ class ContainerNames:
         self._root = root
         self._timeout = timeout
         self._clock = clock
-        self._names: dict[str, str] = {}
-        self.left_alone_until: dict[str, float] = {}
+        self.names: dict[str, tuple[str | None, float]] = {}
+        self._failed_at: dict[str, float] = {}
 
     def find(self, container: str, uid: int | None = None) -> str | None:
         """The name of the container with that id, or None. `uid` is whose rootless container it is, if it is one."""
-        if container in self._names:
-            return self._names[container]
-        if self._is_left_alone(container):
-            return None
-        if len(self._names) + len(self.left_alone_until) > _MAX_KEPT:
-            self._names.clear()
-            self.left_alone_until.clear()
-        for path in self._find_sockets(uid):
-            if not self._is_left_alone(path) and (name := self._ask(path, container)):
-                self._names[container] = name
-                return name
-        self._leave_alone(container)
-        return None
+        name, asked_at = self.names.get(container, (None, None))
+        if name or not is_due(asked_at, _RETRY_SECONDS, self._clock()):
+            return name
+        if len(self.names) > _MAX_KEPT:
+            self.names.clear()
+        name = next(filter(None, (self._ask(path, container) for path in self._find_sockets(uid))), None)
+        self.names[container] = name, self._clock()
+        return name
 
     def _find_sockets(self, uid: int | None) -> Iterator[str]:
         """A user's own runtime is asked only about that user's session: it could return any name."""
@@ -84,10 +79,12 @@ class ContainerNames:
             yield from (str(self._root / path.format(uid=uid)) for path in _SOCKETS_OF_USER)
 
     def _ask(self, path: str, container: str) -> str | None:
+        if not is_due(self._failed_at.get(path), _RETRY_SECONDS, self._clock()):
+            return None
         try:
             answer = ask_runtime(path, f"/containers/{container}/json", self._timeout)
         except OSError:
-            self._leave_alone(path)
+            self._failed_at[path] = self._clock()
             return None
         head, _, body = answer.partition(b"\r\n\r\n")
         if head[:12].partition(b" ")[2] != b"200":
@@ -97,12 +94,6 @@ class ContainerNames:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         return clean(name).strip().lstrip("/")[:_NAME_LENGTH] or None
-
-    def _is_left_alone(self, what: str) -> bool:
-        return self._clock() < self.left_alone_until.get(what, 0.0)
-
-    def _leave_alone(self, what: str) -> None:
-        self.left_alone_until[what] = self._clock() + _RETRY_SECONDS
 
 
 def ask_runtime(path: str, resource: str, timeout: float) -> bytes:
