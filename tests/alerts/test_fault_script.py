@@ -20,7 +20,7 @@ DESERVED = {
 
 
 class Lab:
-    """Eight hosts, one with each mishap, watched for so long."""
+    """Eight hosts, one with each defect, watched for so long."""
 
     def __init__(self, minutes: int) -> None:
         self.fleet = SimulatedFleet(8)
@@ -50,8 +50,8 @@ class Lab:
         held = [gpu for gpu in gpus if gpu["availability"] == "idle" and now - gpu["since"] >= 7200]
         self.owners |= {(user, gpu["uuid"]) for gpu in held for user in gpu["users"]}
 
-    def mishaps(self) -> dict[str, str]:
-        return {name: self.fleet.station(number).host.mishap for number, name in enumerate(self.fleet.names)}
+    def defects(self) -> dict[str, str]:
+        return {name: self.fleet.simulator(number).host.defect for number, name in enumerate(self.fleet.names)}
 
     def faults(self) -> set[tuple[str, str]]:
         """Hosts whose drivers told of something that is nobody's program's fault."""
@@ -71,12 +71,12 @@ def lab() -> Lab:
 
 
 def test_every_mishap_gives_the_alerts_it_deserves_and_nothing_else_does(lab: Lab) -> None:
-    expected = {(rule, host) for host, mishap in lab.mishaps().items() for rule in DESERVED[mishap]}
+    expected = {(rule, host) for host, defect in lab.defects().items() for rule in DESERVED[defect]}
     assert lab.seen - lab.faults() == expected
 
 
 def test_everything_is_told_once_but_for_the_host_that_comes_and_goes(lab: Lab) -> None:
-    flaky = next(host for host, mishap in lab.mishaps().items() if mishap == "flaky")
+    flaky = next(host for host, defect in lab.defects().items() if defect == "flaky")
     public = [message for message in lab.watched.sent if not message.is_personal and message.kind == "alert"]
     begun = [message.rule for message in public if message.rule != "host_down"]
     assert sorted(set(begun)) == sorted(begun)

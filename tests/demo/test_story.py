@@ -52,7 +52,7 @@ def plan(fleet: SimulatedFleet) -> list[DemoReservation]:
 
 def test_every_model_has_a_price_and_configured_prices_stay(fleet: SimulatedFleet) -> None:
     lab = SimulatedFleet(64)
-    models = {slot.name for host in range(64) for slot in lab.station(host).host.slots}
+    models = {slot.name for host in range(64) for slot in lab.simulator(host).host.slots}
     assert all(any(part in model for part in PRICES) for model in models)
     assert priced(UsageSettings()).currency == "EUR"
     own = UsageSettings(currency="USD", prices={"H200": 1.0})

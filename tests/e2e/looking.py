@@ -65,7 +65,7 @@ def lasting_job(hosts: int) -> tuple[str, SimulatedJob]:
     fleet, now = SimulatedFleet(hosts, SEED), time.time()
     lasting = []
     for number, name in enumerate(fleet.names):
-        slots = fleet.station(number).host.slots
+        slots = fleet.simulator(number).host.slots
         fit = {slot.uuid for slot in slots if (slot.model.vendor, slot.parent, slot.fault) == ("nvidia", None, "none")}
         jobs = fleet.runs(number, now, now + 1)
         lasting += [(name, job) for job in jobs if job.guest is None and fit.issuperset(job.gpus)]

@@ -86,7 +86,7 @@ def gpu_seconds(fleet: SimulatedFleet, hosts: Iterable[int], start: float, end: 
 
 def host_of(fleet: SimulatedFleet, number: int) -> HostSpec:
     """What stands there: its GPUs and their faults."""
-    return fleet.station(number).host
+    return fleet.simulator(number).host
 
 
 def _add_run(truth: Truth, host: HostSpec, run: SimulatedJob, start: float, end: float) -> None:

@@ -100,7 +100,7 @@ def past_events(simulated: SimulatedFleet, host: int, start: float, end: float) 
     events: list[Event] = []
     fleet = FleetState(FleetSettings())
     fleet.observers.add(EventDetector(events.append, start - RETURN_SECONDS, {}))
-    turns = simulated.turns(host, start, end)[-_MAX_TURNS:]
+    turns = simulated.event_times(host, start, end)[-_MAX_TURNS:]
     # In order: one turn may be within the silence after another.
     moments = {turn + offset for turn in turns for offset in (-_BEAT, _BEAT, _SILENT)}
     for sequence, now in enumerate([start, *(moment for moment in sorted(moments) if start < moment < end)], 1):

@@ -57,7 +57,7 @@ class PastFile:
     def write_recent(self, path: Path) -> None:
         """The file must not be there yet."""
         writer = PastWriter(path)
-        writer.reserve({*self._fleet.logins, *(slot.name for one in self._hosts for slot in one.station.host.slots)})
+        writer.reserve({*self._fleet.logins, *(slot.name for one in self._hosts for slot in one.simulator.host.slots)})
         for host in self._hosts:
             host.introduce(writer, self.start, self._now - _FINE_STEP)
             host.write(writer, Slice(self._edge, self._now, _FINE_STEP), keep_samples=True)
@@ -85,7 +85,7 @@ class PastFile:
 
 class _HostPast:
     def __init__(self, fleet: SimulatedFleet, number: int) -> None:
-        self.station = fleet.station(number)
+        self.simulator = fleet.simulator(number)
         self._fleet = fleet
         self._number = number
         self._gpus: list[int] = []
@@ -93,7 +93,7 @@ class _HostPast:
 
     def introduce(self, writer: PastWriter, first: float, last: float) -> None:
         """Register the host and its GPUs."""
-        spec = self.station.host
+        spec = self.simulator.host
         key = writer.keys.host(spec.id, spec.name, first)
         key.last, key.is_changed = last, True
         for slot in spec.slots:
@@ -103,7 +103,7 @@ class _HostPast:
             writer.keys.see_gpu(gpu, first, last)
 
     def write(self, writer: PastWriter, span: Slice, *, keep_samples: bool) -> None:
-        key = writer.keys.hosts[self.station.host.id]
+        key = writer.keys.hosts[self.simulator.host.id]
         spans = [
             Slice(start, min(start + _SPAN_SECONDS, span.end), span.step)
             for start in np.arange(span.start, span.end, _SPAN_SECONDS).tolist()

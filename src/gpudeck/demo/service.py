@@ -206,16 +206,16 @@ class DemoScheduler:
 
     async def read(self) -> SchedulerState:
         now, nodes = self._now(), {}
-        for station in map(self._fleet.station, range(len(self._fleet.names))):
-            if not station.host.in_slurm or any(slot.parent is not None for slot in station.host.slots):
+        for simulator in map(self._fleet.simulator, range(len(self._fleet.names))):
+            if not simulator.host.in_slurm or any(slot.parent is not None for slot in simulator.host.slots):
                 continue
             gpus: dict[int, Allocation] = {}
-            for slot in station.host.slots:
-                jobs = (station.timeline.tenure(slot.number, at).run for at in (now, now + _AHEAD_SECONDS))
+            for slot in simulator.host.slots:
+                jobs = (simulator.timeline.tenure(slot.number, at).run for at in (now, now + _AHEAD_SECONDS))
                 job = next((job for job in jobs if job is not None and job.job is not None), None)
                 if job is not None:
-                    gpus[slot.index] = self._allocate(job, station.host.group)
-            nodes[station.host.name] = SchedulerNode((station.host.name,), len(station.host.slots), gpus)
+                    gpus[slot.index] = self._allocate(job, simulator.host.group)
+            nodes[simulator.host.name] = SchedulerNode((simulator.host.name,), len(simulator.host.slots), gpus)
         return SchedulerState(nodes)
 
     def _allocate(self, job: SimulatedJob, group: str) -> Allocation:
@@ -258,7 +258,7 @@ def plan_reservations(fleet: SimulatedFleet, now: float, days: float) -> list[De
     """Some trainings on several GPUs, of the last `days` and the next week. No two share a GPU at a time."""
     found: list[DemoReservation] = []
     for host in range(min(len(fleet.names), _MAX_HOSTS)):
-        spec, taken_until = fleet.station(host).host, dict[str, float]()
+        spec, taken_until = fleet.simulator(host).host, dict[str, float]()
         if spec.in_slurm:
             continue  # users of a scheduler's hosts reserve nothing
         for job in fleet.runs(host, now - days * DAY, now + _AHEAD_DAYS * DAY):

@@ -150,7 +150,7 @@ def all_trainings(fleet: SimulatedFleet) -> list[tuple[int, SimulatedJob]]:
     return [
         (host, run)
         for host in range(24)
-        if fleet.station(host).host.chassis.model.features.measures_activity
+        if fleet.simulator(host).host.chassis.model.features.measures_activity
         for run in fleet.runs(host, NOON, NOON + 30 * DAY)
         if run.kind == "training" and run.guest is None and run.end - run.start > 3600
     ]

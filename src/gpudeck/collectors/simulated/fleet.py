@@ -133,7 +133,7 @@ class HostSimulator:
             job_cgroups=self._read_cgroups(now),
         )
 
-    def turns(self, start: float, end: float) -> list[float]:
+    def event_times(self, start: float, end: float) -> list[float]:
         """The moments from `start` until before `end` at which something may happen to the host that makes an event."""
         life, moments = self._life, set[float]()
         for number in range(life.number(start), life.number(end) + 1):
@@ -141,7 +141,7 @@ class HostSimulator:
         for slot in self.host.slots:
             moments.update(fault.at for fault in faults_between(slot, self.timeline, start, end))
             moments.update(edge for span in missing_spans(slot, start, end) for edge in span)
-        if self.host.mishap == "hot":
+        if self.host.defect == "hot":
             moments.update(float(moment) for moment in range(int(start), int(end), _HOT_EVERY_S))
         return sorted(moment for moment in moments if start <= moment < end)
 
@@ -166,26 +166,26 @@ class SimulatedFleet:
         width = max(2, len(str(hosts)))
         self.names: tuple[str, ...] = tuple(f"gpu{number:0{width}d}" for number in range(1, hosts + 1))
         self._seed = seed
-        self._cast = choose_first_hosts(seed, hosts)
+        self._first_hosts = choose_first_hosts(seed, hosts)
         self._users = LabUsers(seed, hosts)
-        self._stations: dict[int, HostSimulator] = {}
+        self._simulators: dict[int, HostSimulator] = {}
 
     def report(self, host: int, now: float) -> Report | None:
-        return self.station(host).report(now)
+        return self.simulator(host).report(now)
 
     def host_id(self, host: int) -> str:
-        return self.station(host).host.id
+        return self.simulator(host).host.id
 
     def boot_id(self, host: int, now: float) -> str:
-        return self.station(host).boot_id(now)
+        return self.simulator(host).boot_id(now)
 
     def runs(self, host: int, start: float, end: float) -> list[SimulatedJob]:
         """Every job that was there at some time from `start` until before `end`, oldest first, and given whole."""
-        return self.station(host).timeline.overlapping(start, end)
+        return self.simulator(host).timeline.overlapping(start, end)
 
-    def turns(self, host: int, start: float, end: float) -> list[float]:
+    def event_times(self, host: int, start: float, end: float) -> list[float]:
         """The moments at which something may happen to that host that makes an event."""
-        return self.station(host).turns(start, end)
+        return self.simulator(host).event_times(start, end)
 
     @property
     def logins(self) -> list[str]:
@@ -194,15 +194,19 @@ class SimulatedFleet:
     def group_of(self, login: str) -> str | None:
         return next((user.group for user in self._users.users if user.name == login), None)
 
-    def station(self, number: int) -> HostSimulator:
-        station = self._stations.get(number)
-        if station is None:
+    def simulator(self, number: int) -> HostSimulator:
+        simulator = self._simulators.get(number)
+        if simulator is None:
             name = self.names[number]
-            machine = self._cast[number] if number < len(self._cast) else choose_further_host(self._seed, number)
+            machine = (
+                self._first_hosts[number]
+                if number < len(self._first_hosts)
+                else choose_further_host(self._seed, number)
+            )
             host = build_host(self._seed, number, name, *machine)
-            station = HostSimulator(host, Timeline(self._seed, host, self._users))
-            self._stations[number] = station
-        return station
+            simulator = HostSimulator(host, Timeline(self._seed, host, self._users))
+            self._simulators[number] = simulator
+        return simulator
 
 
 class SimulatedHost(Collector):

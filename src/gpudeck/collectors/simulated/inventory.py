@@ -23,11 +23,11 @@ from gpudeck.collectors.simulated.chance import draw, hex_name, seeded_random, u
 from gpudeck.collectors.simulated.work import GROUPS, PROFILES, Kind
 
 Vendor = Literal["nvidia", "amd"]
-Mishap = Literal["none", "hot", "cut", "missing", "orphaned", "flaky", "worn", "unlinked", "full", "unstable"]
+Defect = Literal["none", "hot", "cut", "missing", "orphaned", "flaky", "worn", "unlinked", "full", "unstable"]
 
 FELL_OFF = "fell off the bus (Xid 79)"
-_SPRINKLED: tuple[Mishap, ...] = ("hot", "missing", "orphaned", "flaky", "worn", "unlinked", "full")
-_OF_GPUS: tuple[Mishap, ...] = ("hot", "missing", "orphaned", "worn", "unlinked", "unstable")
+_RARE_DEFECTS: tuple[Defect, ...] = ("hot", "missing", "orphaned", "flaky", "worn", "unlinked", "full")
+_OF_GPUS: tuple[Defect, ...] = ("hot", "missing", "orphaned", "worn", "unlinked", "unstable")
 """Defects of one GPU of the host; the others are of the whole host."""
 
 _SYSTEMS = ("Ubuntu 22.04.5 LTS", "Ubuntu 24.04.2 LTS", "Debian GNU/Linux 12", "Rocky Linux 9.5")
@@ -147,7 +147,7 @@ MIXED_CUTS = (
     MigProfile("1g.10gb", 3, 9_728, 1 / 7),
 )
 """How the two cut boards of an A100 80 GB server are divided: evenly, and as people asked for it."""
-_CAST: tuple[tuple[Chassis, Mishap], ...] = (
+_FIRST_HOSTS: tuple[tuple[Chassis, Defect], ...] = (
     (HGX_H100, "worn"),
     (RTX_6000_DESK, "hot"),
     (A100_80_SERVER, "cut"),
@@ -159,19 +159,19 @@ _CAST: tuple[tuple[Chassis, Mishap], ...] = (
 )
 
 
-def choose_first_hosts(seed: int, hosts: int) -> tuple[tuple[Chassis, Mishap], ...]:
-    players = list(_CAST[:hosts])
-    seeded_random(seed, "cast").shuffle(players)
-    return tuple(players)
+def choose_first_hosts(seed: int, hosts: int) -> tuple[tuple[Chassis, Defect], ...]:
+    chosen = list(_FIRST_HOSTS[:hosts])
+    seeded_random(seed, "cast").shuffle(chosen)
+    return tuple(chosen)
 
 
-def choose_further_host(seed: int, host: int) -> tuple[Chassis, Mishap]:
+def choose_further_host(seed: int, host: int) -> tuple[Chassis, Defect]:
     rng = seeded_random(seed, "extra", host)
     chassis = rng.choice(COMMON)
-    if host == len(_CAST):
+    if host == len(_FIRST_HOSTS):
         return chassis, "unstable"
     is_unlucky = host >= 64 and rng.random() < 0.03
-    return chassis, rng.choice(_SPRINKLED) if is_unlucky else "none"
+    return chassis, rng.choice(_RARE_DEFECTS) if is_unlucky else "none"
 
 
 class HostLifecycle(Struct, frozen=True):
@@ -228,17 +228,17 @@ RESTLESS = JobArrivals(gap_s=5, shortest_s=240, filled=0.98, weights=_STEADY_KIN
 INTERRUPTED = JobArrivals(gap_s=25, shortest_s=45, filled=0, weights=_STEADY_KINDS, length_scale=0.04)
 
 
-def lifecycle_of(seed: int, host: int, mishap: Mishap) -> HostLifecycle:
+def lifecycle_of(seed: int, host: int, defect: Defect) -> HostLifecycle:
     """When the host boots and dies: every 48 days for maintenance, or every 10 minutes for about 2."""
     rng = seeded_random(seed, "life", host)
-    if mishap == "flaky":
+    if defect == "flaky":
         return HostLifecycle(600, rng.randrange(600), 1, (110, 140))
     return HostLifecycle(_BLOCK_S, rng.randrange(_BLOCK_S), 24)
 
 
-def arrivals_of(mishap: Mishap) -> JobArrivals:
+def arrivals_of(defect: Defect) -> JobArrivals:
     """A hot GPU is one that is never left alone; on a host that keeps dying only short jobs are seen."""
-    return {"hot": RESTLESS, "flaky": INTERRUPTED}.get(mishap, USUAL)
+    return {"hot": RESTLESS, "flaky": INTERRUPTED}.get(defect, USUAL)
 
 
 class GpuSlot(Struct, frozen=True):
@@ -252,7 +252,7 @@ class GpuSlot(Struct, frozen=True):
     memory_mib: int
     pci_address: str
     salt: int
-    fault: Mishap = "none"
+    fault: Defect = "none"
     parent: str | None = None
     instance: int | None = None
     share: float = 1.0
@@ -281,7 +281,7 @@ class HostSpec(Struct, frozen=True):
     name: str
     id: str
     chassis: Chassis
-    mishap: Mishap
+    defect: Defect
     slots: tuple[GpuSlot, ...]
     life: HostLifecycle
     group: str
@@ -295,7 +295,7 @@ class HostSpec(Struct, frozen=True):
     addresses: tuple[str, ...]
 
 
-def build_host(seed: int, number: int, name: str, chassis: Chassis, mishap: Mishap) -> HostSpec:
+def build_host(seed: int, number: int, name: str, chassis: Chassis, defect: Defect) -> HostSpec:
     rng = seeded_random(seed, "host", number)
     group = rng.choice(tuple(GROUPS))
     in_slurm = not chassis.workstation and rng.random() < 0.4
@@ -305,27 +305,27 @@ def build_host(seed: int, number: int, name: str, chassis: Chassis, mishap: Mish
         name=name,
         id=hex_name(seed, "machine", number),
         chassis=chassis,
-        mishap=mishap,
-        slots=_slots(seed, number, chassis, mishap),
-        life=lifecycle_of(seed, number, mishap),
+        defect=defect,
+        slots=_slots(seed, number, chassis, defect),
+        life=lifecycle_of(seed, number, defect),
         group=group,
         in_slurm=in_slurm,
         os=os,
         driver_version=driver_version,
         labels=_labels(number, chassis, group, in_slurm),
         salt=salt,
-        volumes=_volumes(chassis, mishap, salt),
+        volumes=_volumes(chassis, defect, salt),
         swap_gib=32 if chassis.workstation else 8 if draw(salt, 4) < 0.5 else 0,
         addresses=_addresses(number, chassis),
     )
 
 
-def _volumes(chassis: Chassis, mishap: Mishap, salt: int) -> tuple[Volume, ...]:
+def _volumes(chassis: Chassis, defect: Defect, salt: int) -> tuple[Volume, ...]:
     """Everything on one disk; or a disk for the system, one for data, and the homes that all servers share."""
     share = 0.35 + 0.4 * draw(salt, 2)
-    if mishap != "full" and (chassis.workstation or draw(salt, 5) > 0.6):
+    if defect != "full" and (chassis.workstation or draw(salt, 5) > 0.6):
         return (Volume("/", chassis.disk_tib, share, 0.2, salt),)
-    data = (0.97, 0.02) if mishap == "full" else (0.3 + 0.45 * draw(salt, 6), 0.15)
+    data = (0.97, 0.02) if defect == "full" else (0.3 + 0.45 * draw(salt, 6), 0.15)
     return (
         Volume("/", 0.87, 0.2 + 0.4 * share, 0.1, salt),
         Volume("/data", chassis.disk_tib, *data, salt + 1),
@@ -347,12 +347,12 @@ def _labels(number: int, chassis: Chassis, group: str, in_slurm: bool) -> dict[s
     return labels | {"scheduler": "slurm"} if in_slurm else labels
 
 
-def _slots(seed: int, host: int, chassis: Chassis, mishap: Mishap) -> tuple[GpuSlot, ...]:
+def _slots(seed: int, host: int, chassis: Chassis, defect: Defect) -> tuple[GpuSlot, ...]:
     faulty = int(draw(seed, host) * chassis.gpus)
     slots: list[GpuSlot] = []
     for index in range(chassis.gpus):
-        board = _board(seed, host, chassis, index, mishap if index == faulty and mishap in _OF_GPUS else "none")
-        cuts = {0: SEVEN_CUTS, 1: MIXED_CUTS}.get(index, ()) if mishap == "cut" else ()
+        board = _board(seed, host, chassis, index, defect if index == faulty and defect in _OF_GPUS else "none")
+        cuts = {0: SEVEN_CUTS, 1: MIXED_CUTS}.get(index, ()) if defect == "cut" else ()
         for slot in [
             replace(
                 board,
@@ -370,7 +370,7 @@ def _slots(seed: int, host: int, chassis: Chassis, mishap: Mishap) -> tuple[GpuS
     return tuple(slots)
 
 
-def _board(seed: int, host: int, chassis: Chassis, index: int, fault: Mishap) -> GpuSlot:
+def _board(seed: int, host: int, chassis: Chassis, index: int, fault: Defect) -> GpuSlot:
     model = chassis.model
     digits = uuid_name(seed, "gpu", host, index)
     return GpuSlot(

@@ -74,7 +74,7 @@ class Timeline:
     def __init__(self, seed: int, host: HostSpec, users: LabUsers) -> None:
         self._seed, self._host, self._users = seed, host, users
         self._life = host.life
-        self._arrivals = arrivals_of(host.mishap)
+        self._arrivals = arrivals_of(host.defect)
         self._presence = {kind: PROFILES[kind].presence for kind in self._arrivals.weights}
 
     def tenure(self, slot: int, t: float) -> Tenure:

@@ -186,7 +186,7 @@ def test_a_small_fleet_has_mishaps_that_fit_its_size(hosts: int) -> None:
 
 def test_the_ninth_host_has_a_gpu_that_fails_and_is_reset_again_and_again() -> None:
     fleet = SimulatedFleet(9)
-    turns = fleet.turns(8, NOON - 60 * 86_400, NOON)
+    turns = fleet.event_times(8, NOON - 60 * 86_400, NOON)
     lost = [t for t in turns if (report := fleet.report(8, t + 1)) and any(gpu.missing for gpu in report.gpus or ())]
     assert 30 <= len({round(t, -4) for t in lost}) <= 40
     (uuid,) = {gpu.uuid for t in lost for gpu in gpus_at(fleet, t + 1) if gpu.missing and gpu.name in A100}
