@@ -31,11 +31,11 @@ BEAT_S = 12.0
 DISK_BEAT_S = 600.0
 CGROUP_BEAT_S = 30.0
 _CPU_SHARES: dict[Kind, float] = {"training": 0.9, "loader": 0.95, "notebook": 0.4, "inference": 0.6, "holder": 0.2}
-"""Which part of its threads a job uses over its time."""
+"""The share of its threads that a job uses, on average."""
 # What one thread of a job fetches over the network while its GPU is fully used.
 FETCH_BYTES_PER_SECOND = 3e6
 _HOT_EVERY_S = 6 * 3600
-"""How often a blocked fan is looked at: when it gets too hot is not settled beforehand."""
+"""How often a blocked fan is checked: the time at which it gets too hot is not known in advance."""
 
 
 def read_metrics(host: HostSpec, stretches: Sequence[LoadSegment], now: float) -> dict[str, Number]:
@@ -101,7 +101,7 @@ def _disk(volume: Volume, now: float) -> Disk:
 
 
 class HostSimulator:
-    """A host of the fleet, made when it is first asked about."""
+    """One host of the fleet."""
 
     def __init__(self, host: HostSpec, timeline: Timeline) -> None:
         self.host = host
@@ -134,7 +134,7 @@ class HostSimulator:
         )
 
     def event_times(self, start: float, end: float) -> list[float]:
-        """The moments from `start` until before `end` at which something may happen to the host that makes an event."""
+        """The times from `start` until before `end` at which something may happen that makes an event."""
         life, moments = self._life, set[float]()
         for number in range(life.number(start), life.number(end) + 1):
             moments.update((life.opens(number), life.closes(number)))
@@ -146,11 +146,11 @@ class HostSimulator:
         return sorted(moment for moment in moments if start <= moment < end)
 
     def boot_id(self, now: float) -> str:
-        """A dead host has the boot id it died with."""
+        """A host that is down has the boot id of its last boot."""
         return uuid_name(self.host.id, "boot", int(self._life.booted(now)))
 
     def _read_cgroups(self, now: float) -> list[JobCgroup]:
-        """Of the jobs of a scheduler, the same list for half a minute: an agent sends a new one only."""
+        """Those of a scheduler's jobs; the same list for half a minute, because an agent sends only a new list."""
         t = now - now % CGROUP_BEAT_S
         if self.host.in_slurm and t != self._cgroups_at:
             runs = {run.job: run for track in self._tracks for run, _ in track.at(now).parts if run.job}
@@ -159,8 +159,8 @@ class HostSimulator:
 
 
 class SimulatedFleet:
-    """A lab that does not exist. Every answer depends only on seed, number of hosts, host and moment. Moments may be
-    asked in any order; going on from the last one is cheapest."""
+    """A simulated lab. Every result depends only on seed, number of hosts, host and time. Times may be requested in any
+    order; the next time after the last one is the cheapest."""
 
     def __init__(self, hosts: int = 24, seed: int = 1) -> None:
         width = max(2, len(str(hosts)))
@@ -180,11 +180,11 @@ class SimulatedFleet:
         return self.simulator(host).boot_id(now)
 
     def runs(self, host: int, start: float, end: float) -> list[SimulatedJob]:
-        """Every job that was there at some time from `start` until before `end`, oldest first, and given whole."""
+        """All jobs that ran between `start` and `end`, oldest first, with their own start and end."""
         return self.simulator(host).timeline.overlapping(start, end)
 
     def event_times(self, host: int, start: float, end: float) -> list[float]:
-        """The moments at which something may happen to that host that makes an event."""
+        """The times at which something may happen to that host that makes an event."""
         return self.simulator(host).event_times(start, end)
 
     @property
@@ -198,11 +198,8 @@ class SimulatedFleet:
         simulator = self._simulators.get(number)
         if simulator is None:
             name = self.names[number]
-            machine = (
-                self._first_hosts[number]
-                if number < len(self._first_hosts)
-                else choose_further_host(self._seed, number)
-            )
+            is_first = number < len(self._first_hosts)
+            machine = self._first_hosts[number] if is_first else choose_further_host(self._seed, number)
             host = build_host(self._seed, number, name, *machine)
             simulator = HostSimulator(host, Timeline(self._seed, host, self._users))
             self._simulators[number] = simulator
@@ -210,7 +207,7 @@ class SimulatedFleet:
 
 
 class SimulatedHost(Collector):
-    """One host of a fleet, read the way a real machine is read."""
+    """One host of a fleet, read as a real machine is."""
 
     name = "simulated"
 
@@ -221,5 +218,5 @@ class SimulatedHost(Collector):
     def collect(self, now: float) -> Report:
         report = self._fleet.report(self._host, now)
         if report is None:
-            raise Temporary(f"{self._fleet.names[self._host]} is dead at the moment.", "It comes back within minutes.")
+            raise Temporary(f"{self._fleet.names[self._host]} is down.", "It comes back within minutes.")
         return report

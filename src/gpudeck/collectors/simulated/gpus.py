@@ -1,4 +1,4 @@
-"""The simulated GPUs of one host as their driver would report them. A reading depends on its moment alone."""
+"""The simulated GPUs of one host as their driver would report them. A reading depends on its time alone."""
 
 from collections.abc import Iterator
 from math import floor, nan
@@ -58,7 +58,7 @@ _BREAKDOWN_EVERY_S, _STRAIN_S = 41 * 3600, 7200
 _BREAKDOWN_CODES = (94, 74, 48, 63)
 
 _MEAN_POWER = 0.4
-"""What the counter of energy counts, as a share of the power limit: it does not follow the work."""
+"""The counter of energy grows with this share of the power limit: it does not follow the work."""
 
 _round_watts = GPU_METRICS["power_watts"].round
 
@@ -139,7 +139,7 @@ def breakdowns(salt: int, start: float, end: float) -> Iterator[Breakdown]:
 
 
 def missing_spans(slot: GpuSlot, start: float, end: float) -> list[tuple[float, float]]:
-    """When the GPU is missing, as far as that may touch the time from `start` to `end`."""
+    """When the GPU is missing: all spans that may overlap the time from `start` to `end`."""
     if slot.fault == "unstable":
         return [(one.lost_at, one.reset_at) for one in breakdowns(slot.salt, start, end)]
     if slot.fault != "missing":
@@ -173,7 +173,7 @@ def faults_between(slot: GpuSlot, timeline: Timeline, start: float, end: float) 
 
 
 class SimulatedGpu:
-    """A GPU as its driver reports it. What is kept between two readings is that of the last beat."""
+    """A GPU as its driver reports it. Values are kept until the next beat."""
 
     process_reasons: ClassVar[dict[str, str]] = {}
 
@@ -308,7 +308,7 @@ class SimulatedGpu:
 
 
 def board_metrics(slot: GpuSlot, now: float) -> dict[str, Number]:
-    """The metrics that all MIG instances of a board share. They depend on the moment alone, not on the work."""
+    """The metrics that all MIG instances of a board share. They depend on the time alone, not on the work."""
     model, t = slot.model, now - now % REST_BEAT_S
     salt = slot.salt - (slot.instance or 0)
     effort = 0.45 + 0.3 * wave(salt, t, 1800.0)
@@ -325,7 +325,7 @@ def board_metrics(slot: GpuSlot, now: float) -> dict[str, Number]:
 
 
 class GpuInstance(SimulatedGpu):
-    """A MIG instance: it has its own memory and processes; what the board alone can tell is unknown."""
+    """A MIG instance: it has its own memory and processes; metrics of the board alone are unknown."""
 
     process_reasons: ClassVar[dict[str, str]] = {"utilization_percent": UNDER_MIG}
 

@@ -35,8 +35,8 @@ _DRIVERS = {"nvidia": ("535.230.02", "550.144.03", "570.133.20", "580.65.06"), "
 
 
 class Features(Struct, frozen=True):
-    """What a GPU has besides memory and clocks. One without `fan` is cooled by the fans of its machine. `states` are
-    its performance states (empty, full). `memory_warmth` is its memory's temperature as a share of the chip's."""
+    """Features of a model besides memory and clocks. One without `fan` is cooled by the fans of its machine. `states`
+    are its performance states (empty, full). `memory_warmth` is its memory's temperature as a share of the chip's."""
 
     fan: bool = False
     states: tuple[int, int] = (0, 0)
@@ -127,7 +127,7 @@ COMMON = (
     *(HGX_H100, HGX_H200, A100_80_SERVER, A100_80_SERVER, A100_40_SERVER, L40S_SERVER, L40S_SERVER),
     *(RTX_4090_SERVER, RTX_4090_SERVER, A6000_SERVER, A6000_SERVER, V100_SERVER, RTX_4090_DESK, RTX_6000_DESK),
 )
-"""What a lab buys again and again, in proportion."""
+"""The machines of further hosts, in proportion."""
 
 
 class MigProfile(Struct, frozen=True):
@@ -170,13 +170,13 @@ def choose_further_host(seed: int, host: int) -> tuple[Chassis, Defect]:
     chassis = rng.choice(COMMON)
     if host == len(_FIRST_HOSTS):
         return chassis, "unstable"
-    is_unlucky = host >= 64 and rng.random() < 0.03
-    return chassis, rng.choice(_RARE_DEFECTS) if is_unlucky else "none"
+    has_defect = host >= 64 and rng.random() < 0.03
+    return chassis, rng.choice(_RARE_DEFECTS) if has_defect else "none"
 
 
 class HostLifecycle(Struct, frozen=True):
     """A host's time, cut into blocks that begin at `offset_s` + n · `block_s`. Every `boot_every`-th block begins with
-    a boot. With `outage_s` each block ends with the host dead for about that long."""
+    a boot. With `outage_s` the host is down for about that long at the end of each block."""
 
     block_s: int
     offset_s: int
@@ -190,7 +190,7 @@ class HostLifecycle(Struct, frozen=True):
         return float(self.offset_s + number * self.block_s)
 
     def closes(self, number: int) -> float:
-        """When that block ends for the living: at its end, or when the host dies."""
+        """When the host goes down in that block; else the end of the block."""
         end = self.opens(number + 1)
         if self.outage_s is None:
             return end
@@ -237,7 +237,7 @@ def lifecycle_of(seed: int, host: int, defect: Defect) -> HostLifecycle:
 
 
 def arrivals_of(defect: Defect) -> JobArrivals:
-    """A hot GPU is one that is never left alone; on a host that keeps dying only short jobs are seen."""
+    """A hot GPU is always in use; on a host that often goes down jobs are short."""
     return {"hot": RESTLESS, "flaky": INTERRUPTED}.get(defect, USUAL)
 
 
@@ -264,8 +264,8 @@ class GpuSlot(Struct, frozen=True):
 
 
 class Volume(Struct, frozen=True):
-    """A file system. `share` is how full it is on the average, `swing` how far that strays. Of the same salt they are
-    one."""
+    """A file system. `share` is how full it is on the average, `swing` how far that strays. Those with the same
+    salt are one file system."""
 
     mount: str
     tib: float

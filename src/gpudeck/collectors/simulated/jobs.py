@@ -1,4 +1,4 @@
-"""Who ran what on which GPUs from when to when: a timeline that can be opened anywhere.
+"""The jobs of each host, with their users, GPUs and times: a timeline that can be read at any time.
 
 A host's time is cut into blocks. The jobs that cross an edge between two blocks are drawn from the edge alone; the jobs
 inside a block fill what those leave free. So a block needs no history before it.
@@ -37,7 +37,7 @@ class SimulatedJob(Struct, frozen=True):
     guest: "SimulatedJob | None" = None
 
     def describe_owner(self, pid: int) -> str:
-        """What the owner of that process would be concluded from, in the words of `collectors.attribution`."""
+        """The evidence for the owner of that process, in the words of `collectors.owners`."""
         if self.job is not None:
             return f"slurm job {self.job} of {self.user}"
         if self.container is not None:
@@ -78,7 +78,7 @@ class Timeline:
         self._presence = {kind: PROFILES[kind].presence for kind in self._arrivals.weights}
 
     def tenure(self, slot: int, t: float) -> Tenure:
-        """Who is on the slot at `t`, since when and until when. An empty slot looks back one block at most."""
+        """The job on the slot at `t`, with its start and end. For an empty slot only the block before is searched."""
         number = self._life.number(t)
         block = _block(self, number)
         runs, starts = block.runs[slot], block.starts[slot]

@@ -1,4 +1,4 @@
-"""What a job does at a moment, and what sensors read. Computed in closed form: any moment can be asked about."""
+"""The work of a job and the values of sensors at any time, in closed form."""
 
 from collections.abc import Iterable
 from math import pi, sin
@@ -25,14 +25,14 @@ WORKING_HEAT = 0.3
 
 
 def utilization(work: Work, level: float, salt: int, t: float) -> float:
-    """What the job makes of one GPU, in percent: 0 without work, otherwise never below what counts as work."""
+    """The utilization of one GPU by the job, in percent: 0 without work, otherwise at least what counts as work."""
     if not level:
         return 0.0
     return min(100.0, max(6.0, 100.0 * level + work.swing * wave(work.salt + salt, t, 12.0)))
 
 
 class GpuLoad(NamedTuple):
-    """What the jobs on a GPU make of it together, each 0–1. `effort` is the load as far as it takes power."""
+    """The use of a GPU by all its jobs, each 0–1. `effort` is the load as far as it takes power."""
 
     load: float
     effort: float
@@ -41,7 +41,7 @@ class GpuLoad(NamedTuple):
 
 
 def add_up(parts: Iterable[tuple[SimulatedJob, float]], salt: int, t: float) -> GpuLoad:
-    """`parts` are jobs with their levels. Some servers are sent films: the decoder works then as well."""
+    """`parts` are jobs with their levels. Some servers decode video."""
     load = effort = bandwidth = video = 0.0
     for run, level in parts:
         work = run.work
@@ -66,7 +66,7 @@ def _to_metric(name: str, value: float) -> Number:
 
 
 def memory_mib(work: Work, total_mib: int, age_s: float) -> int:
-    """What the job holds on each of its GPUs `age_s` after its start: a context first, then it grows, then it stays."""
+    """The memory on each GPU of the job `age_s` after its start: a context first, then it grows, then it stays."""
     full = int(work.memory_share * total_mib)
     if age_s >= work.ramp_s:
         return full
@@ -87,7 +87,7 @@ def temperature(model: SimulatedModel, heat: float, room: float) -> float:
 
 
 def stifled_temperature(heat: float, room: float) -> float:
-    """What a GPU without airflow reads: always too hot, a little more so when it works."""
+    """The temperature of a GPU without airflow: always too hot, a little more so when it works."""
     return min(HOTTEST_CELSIUS, max(STIFLED_CELSIUS, STIFLED_CELSIUS + 4.0 * heat + room))
 
 
@@ -168,7 +168,8 @@ def _work_begins(run: SimulatedJob, t: float, begun: float, number: int) -> floa
 
 
 def _burst(run: SimulatedJob, begun: float, number: int) -> Phase | None:
-    """The work within the `number`-th period: a server is asked all the time or not at all, a person tries things."""
+    """The work within the `number`-th period: a server has requests all the time or not at all, a person tries
+    things."""
     work = run.work
     opens = begun + number * work.period_s
     is_server = work.kind == "inference"
@@ -220,7 +221,7 @@ _NOTHING = LoadSegment(0.0, 0.0, (), 0.0, 0.0)
 
 
 class SlotTrack:
-    """Keeps the stretch asked for last, because the next question is nearly always about the same one."""
+    """Caches the last stretch, because the next request is nearly always for the same one."""
 
     def __init__(self, timeline: Timeline, slot: int) -> None:
         self._timeline = timeline

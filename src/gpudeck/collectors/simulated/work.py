@@ -1,4 +1,4 @@
-"""What users run and who they are: five kinds of jobs, each with its lengths, its demand and its commands.
+"""The users and their work: five kinds of jobs, each with its lengths, its demand and its commands.
 
 training   steady high utilization, with pauses for checkpoints or validation
 loader     training that waits for its data: up and down between 6 and 80 %
@@ -90,7 +90,7 @@ class JobProfile(Struct, frozen=True):
     parallel_commands: tuple[str, ...] = ()
 
     def length_s(self, rng: Random, *, met_midway: bool = False) -> float:
-        """How long one lasts. Who is met midway is likely a long one: length-biased, as a passer-by would see it."""
+        """How long one lasts. `met_midway`: of a job that runs at a given time, which is more often a long one."""
         shift = self.sigma**2 if met_midway else 0.0
         return rng.lognormvariate(log(self.median_s) + shift, self.sigma)
 
@@ -126,7 +126,7 @@ _PATTERNS: dict[Kind, dict[Pattern, float]] = {
     "inference": {"decode": 1.0},
     "holder": {"mixed": 0.6, "single": 0.2, "tiny": 0.2},
 }
-"""What jobs of each kind compute, and how often."""
+"""The computations of each kind of jobs, and how often they occur."""
 ACTIVITY_METRICS = (
     *("sm_activity_percent", "sm_occupancy_percent", "tensor_activity_percent", "dram_activity_percent"),
     *("fp64_activity_percent", "fp32_activity_percent", "fp16_activity_percent"),
@@ -149,7 +149,7 @@ _EXCHANGED = 9e10
 
 
 class Work(Struct, frozen=True):
-    """How one job behaves, settled when it starts. It loads for `load_s`, its memory grows for `ramp_s` to
+    """The behavior of one job, known when it starts. It loads for `load_s`, its memory grows for `ramp_s` to
     `memory_share` of each GPU. `period_s` is from checkpoint to checkpoint, a time in which a user may try something, a
     time of even load, or how long a holder works. `rest_s` and `rest_level` are its pauses. `activity` are the values
     of ACTIVITY_METRICS at full utilization."""
@@ -214,7 +214,7 @@ def draw_work(rng: Random, kind: Kind, *, brisk: bool, gpus: int = 1, room: floa
 
 
 def _compute(work: Work, gpus: int) -> Work:
-    """The work with its pattern, settled by its salt. Tiny kernels keep a GPU resident, and hardly warm it."""
+    """The work with its pattern, chosen by its salt. Tiny kernels keep a GPU resident, and hardly warm it."""
     salt = work.salt
     pattern = _choose(_PATTERNS[work.kind], draw(salt, 900_001))
     scale = 0.85 + 0.2 * draw(salt, 900_002)
