@@ -302,25 +302,22 @@ def _open_outputs(
     *,
     make_posts: MakePosts | None,
 ) -> tuple[list[ReportReceiver], list[threading.Thread]]:
-    """The receivers of reports, and their threads. Everything that may fail is opened first, then started; all are
-    stopped when `parts` are closed."""
+    """The receivers of reports, and their threads, which end when `parts` are closed. Raises UsageError."""
     takers: list[ReportReceiver] = []
     threads: list[threading.Thread] = []
     names = _names(reporters)
-    if settings.hub is not None:
-        outbox = open_outbox(settings, reporters[0].host, simulate)
-        parts.callback(outbox.close)
-        hub = rank_hubs(settings.hubs, reporters[0].host_id or reporters[0].host)
-        if not reporters[0].simulated:
-            parts.enter_context(announcing(hub))
-        sender = make_sender(settings, hub, outbox, len(reporters))
-        takers.append(outbox)
     if settings.listen is not None:
         latest, thread = parts.enter_context(_listening(settings, settings.listen, names, make_posts))
         takers.append(latest)
         threads.append(thread)
     if settings.hub is not None:
-        threads.append(parts.enter_context(_sending(sender, outbox)))
+        outbox = open_outbox(settings, reporters[0].host, simulate)
+        parts.callback(outbox.close)
+        takers.append(outbox)
+        hub = rank_hubs(settings.hubs, reporters[0].host_id or reporters[0].host)
+        if not reporters[0].simulated:
+            parts.enter_context(announcing(hub))
+        threads.append(parts.enter_context(_sending(make_sender(settings, hub, outbox, len(reporters)), outbox)))
         used, *others = mask_password(hub).split(",")
         instead = f"; if that fails, to {' or '.join(others)}" if others else ""
         log.info("reporting %s to %s every %g s%s", names, used, settings.interval, instead)

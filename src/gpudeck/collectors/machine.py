@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from gpudeck.collectors.base import Collector, CollectorSettings, is_due, plugin_names
@@ -33,24 +32,18 @@ _SENTENCE_LENGTH = 1000
 _MAX_PROBLEMS = 64
 
 
-class _CollectorFailure(Struct, frozen=True):
-    kind: type[PluginError]
-    reason: str
-    since: float
-
-
 class _CollectorState:
     def __init__(self, collector: Collector) -> None:
         self._collector = collector
         self._last = Report()
         self._known: dict[str, GpuReading] = {}
-        self._failure: _CollectorFailure | None = None
+        self._failure: PluginError | None = None
+        self._failing_since = 0.0
         self._asked_at: float | None = None
 
     def read(self, now: float) -> Report:
         """The collector's report, or a report of its failure. Never raises."""
-        is_absent = self._failure is not None and self._failure.kind is Absent
-        if is_absent and not is_due(self._asked_at, _ABSENT_SECONDS, now):
+        if isinstance(self._failure, Absent) and not is_due(self._asked_at, _ABSENT_SECONDS, now):
             return self._stand_in()
         self._asked_at = now
         try:
@@ -63,7 +56,7 @@ class _CollectorState:
             self._fail(wrong, now)
         else:
             if self._failure is not None:
-                log.info("%s: can be read again after %.0f s", self._collector.name, now - self._failure.since)
+                log.info("%s: can be read again after %.0f s", self._collector.name, now - self._failing_since)
                 self._failure = None
             return self._complete(report)
         return self._stand_in()
@@ -73,14 +66,16 @@ class _CollectorState:
 
     def _fail(self, error: PluginError, now: float) -> None:
         """Logged when it begins or changes its kind, not on every beat."""
-        before, kind = self._failure, type(error)
-        self._failure = _CollectorFailure(kind, str(error)[:_SENTENCE_LENGTH], before.since if before else now)
-        if before and before.kind is kind:
+        before, self._failure = self._failure, error
+        if before is None:
+            self._failing_since = now
+        if type(before) is type(error):
             return
-        if kind is Absent and not self._known:
+        if isinstance(error, Absent) and not self._known:
             log.info("%s: %s", self._collector.name, error)
         else:
-            log.warning("%s: %s", self._collector.name, error, exc_info=error if kind is Wrong else None)
+            is_bug = isinstance(error, Wrong)
+            log.warning("%s: %s", self._collector.name, error, exc_info=error if is_bug else None)
 
     def _complete(self, report: Report) -> Report:
         """`report` and the GPUs of boards that were here before and are not in it. MIG instances may come and go."""
@@ -95,13 +90,11 @@ class _CollectorState:
 
     def _stand_in(self) -> Report:
         """The report for a collector that cannot be read: all values it had are unknown."""
-        failure = self._failure
-        if failure is None:
-            return Report()
-        unknown = dict.fromkeys((*self._last.metrics, *self._last.unknown), failure.reason)
-        gpus = [_as_missing(gpu, failure.reason) for gpu in self._known.values()] or None
-        problems = [] if failure.kind is Absent and gpus is None else [failure.reason]
-        return Report(gpus=gpus, gpus_reason=failure.reason, unknown=unknown, problems=problems)
+        reason = str(self._failure)[:_SENTENCE_LENGTH]
+        unknown = dict.fromkeys((*self._last.metrics, *self._last.unknown), reason)
+        gpus = [_as_missing(gpu, reason) for gpu in self._known.values()] or None
+        problems = [] if isinstance(self._failure, Absent) and gpus is None else [reason]
+        return Report(gpus=gpus, gpus_reason=reason, unknown=unknown, problems=problems)
 
 
 class MachineCollector:
