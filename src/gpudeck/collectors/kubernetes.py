@@ -208,6 +208,7 @@ class PodWatch:
         self._has_read = threading.Event()
         self._reading: PodReading | None = None
         self._read_at = 0.0
+        self._asked_at: float | None = None
         self._problem = _NOT_READ_YET
         self._has_unknown_pods = False
         self._logged: set[str] = set()
@@ -260,11 +261,10 @@ class PodWatch:
     def _run(self) -> None:
         from gpudeck.collectors.kubernetes_api import find_api_server  # noqa: PLC0415 - see above
 
-        make_api, reader, failing = self._make_api or find_api_server, None, False
+        api, failing = (self._make_api or find_api_server)(self._settings.user_label), False
         while True:
             try:
-                reader = reader or _PodReader(self._settings.socket, make_api(self._settings.user_label))
-                self._reading = reader.read(self._clock(), ask_names=self._has_unknown_pods)
+                self._reading = self._read(api, self._clock())
             except Exception as error:
                 known = error if isinstance(error, PluginError) else Wrong(f"{type(error).__name__}: {error}.")
                 self._problem = f"the kubelet cannot be read: {str(known).rstrip('.')}"[:1000]
@@ -279,6 +279,36 @@ class PodWatch:
             self._has_read.set()
             if self._stop.wait(self._pause):
                 return
+
+    def _read(self, api: "ApiServer | None", now: float) -> PodReading:
+        """Reads the kubelet each time, and the API server if `_is_due`. Raises PluginError if the kubelet cannot be
+        read."""
+        last = self._reading or PodReading()
+        containers = tuple(one for one in list_containers(self._settings.socket) if one.devices or one.claimed)
+        reading = replace(last, containers=containers, is_current=False)
+        if api is None or not self._is_due(last, set(containers), now):
+            return reading
+        self._asked_at = now
+        try:
+            reading = replace(reading, pods=api.read_pods(), is_current=True, problem=None)
+            reading = replace(reading, is_cordoned=api.read_is_cordoned())
+            if any(one.claimed for one in containers):
+                reading = replace(reading, devices=api.read_devices())
+        except PluginError as error:
+            why = str(error).rstrip(".")
+            reading = replace(reading, problem=f"the pods' labels, owners and phases are not known: {why}")
+        return reading
+
+    def _is_due(self, last: PodReading, containers: set[ContainerDevices], now: float) -> bool:
+        """When pods with GPUs have changed, once a minute, and each time while a finished one is listed: another pod of
+        its name may follow."""
+        if self._asked_at is None:
+            return True
+        if last.problem is not None or self._has_unknown_pods:
+            return now - self._asked_at >= _NAMES_PAUSE_SECONDS
+        listed = {(one.namespace, one.pod) for one in containers}
+        has_finished = any(about.is_over for name, about in last.pods.items() if name in listed)
+        return containers != set(last.containers) or has_finished or now - self._asked_at >= _NAMES_SECONDS
 
     def _name_processes(self, gpus: list[GpuReading], reading: PodReading) -> list[GpuReading]:
         """Processes know the UIDs of their pods: those that are known get the pod's name, and its user."""
@@ -325,41 +355,3 @@ def name_process(process: Process, pod: PodName, about: PodDetails) -> Process:
 
 def _looks_like_uid(job: str | None) -> bool:
     return job is not None and len(job) == 36 and job.count("-") == 4
-
-
-class _PodReader:
-    """Reads the kubelet each time, and the API server when pods with GPUs have changed, once a minute, and each time
-    while one is listed that is finished: another of its name may follow."""
-
-    def __init__(self, path: str, api: "ApiServer | None") -> None:
-        self._path = path
-        self._api = api
-        self._last = PodReading()
-        self._asked_at: float | None = None
-
-    def read(self, now: float, *, ask_names: bool) -> PodReading:
-        """Raises PluginError where the kubelet cannot be read."""
-        containers = tuple(one for one in list_containers(self._path) if one.devices or one.claimed)
-        reading = replace(self._last, containers=containers, is_current=False)
-        if self._api is not None and self._is_due(set(containers), now, ask_names=ask_names):
-            self._asked_at = now
-            try:
-                reading = replace(reading, pods=self._api.read_pods(), is_current=True, problem=None)
-                reading = replace(reading, is_cordoned=self._api.read_is_cordoned())
-                if any(one.claimed for one in containers):
-                    reading = replace(reading, devices=self._api.read_devices())
-            except PluginError as error:
-                why = str(error).rstrip(".")
-                reading = replace(reading, problem=f"the pods' labels, owners and phases are not known: {why}")
-        self._last = reading
-        return reading
-
-    def _is_due(self, containers: set[ContainerDevices], now: float, *, ask_names: bool) -> bool:
-        if self._asked_at is None:
-            return True
-        if self._last.problem is not None or ask_names:
-            return now - self._asked_at >= _NAMES_PAUSE_SECONDS
-        listed = {(one.namespace, one.pod) for one in containers}
-        has_finished = any(about.is_over for name, about in self._last.pods.items() if name in listed)
-        has_changed = containers != set(self._last.containers)
-        return has_changed or has_finished or now - self._asked_at >= _NAMES_SECONDS
