@@ -79,5 +79,5 @@ def test_a_file_system_without_hard_links_still_gets_its_token(tmp_path: Path, m
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xff\xfe\x00", "tökén\n".encode()])
 def test_a_token_file_without_a_token_tells_the_hub_what_to_do(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "agent.token").write_bytes(content)
-    with pytest.raises(UsageError, match=r"has no token.*Delete it"):
+    with pytest.raises(UsageError, match=r"has no token.*delete it"):
         ensure_token(tmp_path / "agent.token")

@@ -216,7 +216,7 @@ class ListenToken:
             return
         # Noted first: a file that has become unreadable is logged once, not with each request.
         self._seen = seen
-        self._digest = _digest(read_token(self._file, _COPY, _COPY))
+        self._digest = _digest(read_token(self._file, _COPY))
 
 
 _COPY = "Put the token into its first line, or remove the file: a new one is made at the next start."

@@ -243,19 +243,15 @@ class Sender:
         return FAILOVER_TIMEOUT if has_other else TIMEOUT
 
 
-def read_token(
-    file: Path,
-    if_unreadable: str = "Copy agent.token from the hub's data folder.",
-    if_none: str = "Copy agent.token from the hub's data folder again.",
-) -> str:
-    """The token in the file's first line; raises UsageError with the next step."""
+def read_token(file: Path, hint: str = "Copy agent.token from the hub's data folder.") -> str:
+    """The token in the file's first line; raises UsageError with the hint."""
     try:
         lines = file.read_bytes().splitlines()
     except OSError as error:
-        raise UsageError(f"the token file {file} cannot be read: {error.strerror}.", if_unreadable) from error
+        raise UsageError(f"the token file {file} cannot be read: {error.strerror}.", hint) from error
     token = lines[0].strip().decode("utf-8", "replace") if lines else ""
     if not token or not token.isascii() or not token.isprintable():
-        raise UsageError(f"the token file {file} has no token in its first line.", if_none)
+        raise UsageError(f"the token file {file} has no token in its first line.", hint)
     return token
 
 

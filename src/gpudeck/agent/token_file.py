@@ -30,11 +30,8 @@ def ensure_token(file: Path) -> str:
             f"the token file {file} cannot be created: {(error.strerror or str(error)).lower()}.",
             "Free disk space, or choose another path with token_file in gpudeck.yaml.",
         ) from error
-    return read_token(
-        file,
-        if_unreadable="The hub must be able to read it: check its owner and mode.",
-        if_none="Delete it. The next start creates a new one, which agents need a copy of.",
-    )
+    hint = "Check its owner and mode, or delete it: the next start creates a new one, which agents need a copy of."
+    return read_token(file, hint)
 
 
 @contextlib.contextmanager

@@ -121,11 +121,7 @@ class TokenFiles:
 
 
 def _read(file: Path) -> str:
-    secret = read_token(
-        file,
-        if_unreadable="The hub has to be able to read it: check its owner and its mode.",
-        if_none="Delete it: a new one is made at the next start.",
-    )
+    secret = read_token(file, "Check its owner and mode, or delete it: the next start creates a new one.")
     if len(secret) > SECRET_LENGTH:
         raise UsageError(f"the token in {file} is longer than {SECRET_LENGTH} characters.", "Choose a shorter one.")
     return secret

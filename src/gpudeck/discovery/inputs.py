@@ -257,5 +257,5 @@ class ServerProvider(_FindingsProvider):
             return {}
         from gpudeck.agent.push import read_token  # noqa: PLC0415 - see the module
 
-        token = read_token(find_path(self._token_file), "Check token_file.", "Put the token there.")
+        token = read_token(find_path(self._token_file), "Check token_file.")
         return {self.header: f"{self.scheme}{token}"}

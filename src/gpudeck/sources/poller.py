@@ -219,7 +219,7 @@ class PullSource:
 
 def _authorize(token_file: str) -> dict[str, str]:
     try:
-        token = read_token(Path(token_file).expanduser(), "Copy it from the host.", "Copy it from the host again.")
+        token = read_token(Path(token_file).expanduser(), "Copy it from the host.")
     except UsageError as error:
         raise Refused(error.message, error.hint) from error
     except RuntimeError as error:

@@ -443,6 +443,6 @@ def make(target: Target, settings: ScrapeSettings) -> ScrapeSource:
 def _read_token(token_file: str) -> str:
     """Read each time, because tokens are replaced. Raises Refused."""
     try:
-        return read_token(Path(token_file).expanduser(), "Check token_file.", "Write the exporter's token there.")
+        return read_token(Path(token_file).expanduser(), "Check token_file: it needs the exporter's token.")
     except (UsageError, RuntimeError) as error:
         raise Refused(str(error)) from error

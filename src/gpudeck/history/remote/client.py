@@ -94,7 +94,7 @@ def quote(body: bytes) -> str:
 
 
 def _secret(file: str) -> str:
-    return read_token(Path(file).expanduser(), "Check who may read it.", "Write it into the file.")
+    return read_token(Path(file).expanduser(), "Write it into the file, and check who may read it.")
 
 
 class _Row(Struct):
