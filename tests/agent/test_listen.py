@@ -92,7 +92,9 @@ def code_of(body: bytes) -> str:
 
 
 def test_the_report_is_given_to_whoever_brings_the_token(listener: Listener) -> None:
-    status, body, headers = ask_once(listener, "/api/v1/report", **BEARER, **{"Accept-Encoding": "zstd"})
+    status, body, headers = ask_once(
+        listener, "/api/v1/report", **BEARER, **{"Accept": "application/msgpack", "Accept-Encoding": "zstd"}
+    )
     assert (status, decode(body, headers["Content-Type"], headers["Content-Encoding"])) == (200, REPORT)
     assert abs(float(headers["Gpudeck-Sent-At"]) - time.time()) < 60
 

@@ -142,21 +142,21 @@ class LatestReport:
     def health(self) -> HttpAnswer:
         return HttpAnswer(200, msgspec.json.encode({"status": "ok", "version": __version__}), _JSON)
 
-    def report(self, accept: str = "", accept_encoding: str | None = None) -> HttpAnswer:
-        """The newest report: msgpack in zstd, or JSON where the caller asks for that, or cannot unpack zstd."""
+    def report(self, accept: str = "", accept_encoding: str = "") -> HttpAnswer:
+        """The newest report: msgpack in zstd for callers that ask for both, otherwise JSON."""
         newest = self._newest
         if newest is None:
             return _NOT_READ_YET
-        can_unpack = accept_encoding is None or exposition.read_weights(accept_encoding).get("zstd", 0.0) > 0.0
-        is_json = _prefers_json(accept) or not can_unpack
+        accepts = exposition.read_weights(accept) | exposition.read_weights(accept_encoding)
         headers = {
-            "Content-Type": "application/json" if is_json else "application/msgpack",
+            "Content-Type": "application/json",
             "Gpudeck-Sent-At": repr(newest.made.sent_at(self._now(), self._boottime())),
             "Vary": "Accept, Accept-Encoding",
         }
-        if is_json:
-            return HttpAnswer(200, msgspec.json.encode(decode_own(newest.body)), headers)
-        return HttpAnswer(200, newest.body, headers | {"Content-Encoding": "zstd"})
+        if accepts.get("application/msgpack") and accepts.get("zstd"):
+            headers |= {"Content-Type": "application/msgpack", "Content-Encoding": "zstd"}
+            return HttpAnswer(200, newest.body, headers)
+        return HttpAnswer(200, msgspec.json.encode(decode_own(newest.body)), headers)
 
     def metrics(self) -> HttpAnswer:
         newest = self._newest
@@ -170,13 +170,6 @@ _JSON = {"Content-Type": "application/json"}
 _NOT_READ_YET = answer_error(
     503, "unavailable", "this host has not been read yet", "Ask again in a second.", Retry_After="1"
 )
-
-
-def _prefers_json(accept: str) -> bool:
-    """Whether JSON is asked for before msgpack; browsers, which ask for text, get what they can show."""
-    wanted = exposition.read_weights(accept)
-    asked = max(wanted.get("application/json", 0.0), wanted.get("text/html", 0.0))
-    return asked > max(wanted.get("application/msgpack", 0.0), wanted.get("application/x-msgpack", 0.0))
 
 
 log = logging.getLogger(__name__)
@@ -419,7 +412,7 @@ class _RequestHandler(BaseHTTPRequestHandler):
             return _UNAUTHORIZED
         if path == "/metrics":
             return latest.metrics()
-        return latest.report(self.headers.get("Accept", ""), self.headers.get("Accept-Encoding"))
+        return latest.report(self.headers.get("Accept", ""), self.headers.get("Accept-Encoding", ""))
 
     def _read_body(self) -> bytes | None:
         length = self.headers.get("Content-Length", "0").strip()
