@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from fakes.api_app import make_auth
 from fakes.clock import FakeClock
-from fakes.reports import GIB, make_busy_gpu, make_envelope, make_gpu, make_process
+from fakes.reports import GIB, make_envelope, make_gpu, make_process
 from gpudeck.alerts.notifiers.message_service import MessageService
 from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.auth.caller import LOCAL_ADMIN
@@ -39,7 +39,8 @@ BEAT = 20.0
 
 
 class Site:
-    """A hub with one GPU, whose clock is the test's. Another one in the same folder is the same hub after a restart."""
+    """A hub with a host whose clock is the test's. Another one in the same folder is the same hub after a restart.
+    `state` and `user` are those of the host's GPUs, with blanks in between. A user has one process."""
 
     def __init__(
         self,
@@ -55,7 +56,8 @@ class Site:
         self.auth = make_auth(folder)
         self.told: list[Event] = []
         self.is_held = is_alone
-        events = EventLog(self.auth.database, EventSettings(), now=clock)
+        self.has_slow_hooks = False
+        self.events = events = EventLog(self.auth.database, EventSettings(), now=clock)
         events.subscribe(self.told.append)
         inbox = DemoInbox(events) if has_inbox else None
         self.messages = MessageService(self.hub, self.auth, NotifySettings(), events, inbox=inbox, now=clock)
@@ -85,16 +87,19 @@ class Site:
         self.service.on_second()
         if self.service.task is not None:
             await self.service.task
+        if not self.has_slow_hooks:
+            await asyncio.gather(*self.service.hooks)
 
     def report(self, state: str, user: str = "alice") -> None:
         self.sequence += 1
-        held = {"metrics": {"memory_used_bytes": 9 * GIB}, "processes": [make_process(user=user)]}
-        gpu = {
-            "idle": make_gpu(idle_seconds=9000.0, **held),
-            "busy": make_busy_gpu(user=user),
-            "free": make_gpu(idle_seconds=9000.0),
-        }[state]
-        envelope = make_envelope(gpus=[gpu], sequence=self.sequence, run_id=f"run {id(self)}", host_id="id-1")
+        gpus, users = [], user.split()
+        for index, (one, name) in enumerate(zip(state.split(), users, strict=True)):
+            process = make_process(pid=4711 + users.index(name), user=name)
+            held = {"metrics": {"memory_used_bytes": 9 * GIB}, "processes": [process]}
+            if one == "busy":
+                held["metrics"]["utilization_percent"] = 97
+            gpus.append(make_gpu(index, idle_seconds=9000.0, **({} if one == "free" else held)))
+        envelope = make_envelope(gpus=gpus, sequence=self.sequence, run_id=f"run {id(self)}", host_id="id-1")
         self.hub.fleet.apply(envelope, via="push", now=self.clock.now)
 
     def kinds(self) -> list[str]:
@@ -322,6 +327,93 @@ def test_a_hook_that_fails_or_hangs_is_an_event_and_runs_once(tmp_path: Path) ->
     slow = rule(tmp_path, "import time; time.sleep(60)", hook_timeout=1.0)
     play(tmp_path, scene, IdlePolicySettings(mode="act", rules=[slow]))
     assert len(acted(tmp_path)) == 1
+
+
+def test_the_policy_goes_on_while_hooks_run(tmp_path: Path) -> None:
+    async def scene(start: Any) -> None:
+        site = await start()
+        site.has_slow_hooks = True
+        await site.pass_time(6, "idle idle", "alice bob")
+        await site.pass_time(15, "idle idle", "alice carol")
+        assert [event.kind for event in site.told if event.gpu == "GPU-0"] == [
+            f"idle_policy_{kind}" for kind in ("notify", "warn", "act")
+        ]
+        assert [event.kind for event in site.told if event.gpu == "GPU-1"] == [
+            f"idle_policy_{kind}" for kind in ("notify", "warn", "act") * 2
+        ]
+        (tmp_path / "go").touch()
+        await asyncio.gather(*site.service.hooks)
+        assert site.kinds().count("hook") == 3
+
+    wait = f"import os.path, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)"
+    slow = rule(tmp_path, "pass\n" + wait, hook_timeout=300.0)
+    play(tmp_path, scene, IdlePolicySettings(mode="act", rules=[slow]))
+    assert sorted(one["GPUDECK_USERS"] for one in acted(tmp_path)) == ["alice", "bob", "carol"]
+
+
+def test_a_gpu_that_works_again_while_another_is_acted_on_is_left_alone(tmp_path: Path) -> None:
+    async def scene(start: Any) -> None:
+        site = await start()
+        await site.pass_time(5, "idle idle", "alice bob")
+
+        def work(event: Event) -> None:
+            if event.kind == "idle_policy_act":
+                site.report("idle busy", "alice bob")
+
+        site.events.subscribe(work)
+        await site.pass_time(0.5, "idle idle", "alice bob")
+        assert [event.gpu for event in site.told if event.kind == "idle_policy_act"] == ["GPU-0"]
+
+    play(tmp_path, scene)
+    assert [one["GPUDECK_GPU"] for one in acted(tmp_path)] == ["0"]
+
+
+@pytest.mark.parametrize("state", ["busy", None], ids=["works", "is not observed"])
+def test_a_gpu_that_is_not_idle_any_more_when_its_act_is_recorded_is_left_alone(
+    tmp_path: Path, state: str | None
+) -> None:
+    async def scene(start: Any) -> None:
+        site = await start()
+
+        def change(event: Event) -> None:
+            if event.kind == "idle_policy_act" and state is None:
+                site.hub.fleet.age(site.clock.now + 600)
+            elif event.kind == "idle_policy_act":
+                site.report(state)
+
+        site.events.subscribe(change)
+        await site.pass_time(5.5)
+        assert site.kinds() == ["notify", "warn", "act", "hook"]
+        assert "did not run for gpu01:0" in site.told[-1].title
+
+    play(tmp_path, scene)
+    assert acted(tmp_path) == []
+
+
+@pytest.mark.parametrize("shared", ["job", "process"])
+def test_a_hook_waits_for_all_gpus_of_a_job_and_runs_once_for_them(tmp_path: Path, shared: str) -> None:
+    users = "alice bob" if shared == "job" else "alice alice"
+    job = SchedulerMark(Allocation("slurm", "4711", user="alice"))
+
+    async def scene(start: Any) -> None:
+        site = await start()
+        site.report("idle busy", users)
+        if shared == "job":
+            site.hub.fleet.allocate(dict.fromkeys(["GPU-0", "GPU-1"], job), site.clock.now)
+        await site.pass_time(20, "idle busy", users)
+        assert site.kinds() == ["notify", "warn"]
+        assert "waits until gpu01:1" in (site.service.show().ladders[0].reason or "")
+        await site.pass_time(20, "idle idle", users)
+        assert site.kinds() == ["notify", "warn"] * 2 + ["act", "act", "hook"]
+        assert (await site.audit())[-2:] == ["idle policy: act"] * 2
+
+    play(tmp_path, scene)
+    [facts] = acted(tmp_path)
+    assert (facts["GPUDECK_GPU"], facts["GPUDECK_GPUS"]) == ("0", "gpu01:0 gpu01:1")
+    assert facts["GPUDECK_USERS"] == " ".join(sorted(set(users.split())))
+    assert facts["GPUDECK_PIDS"] == ("4711 4712" if shared == "job" else "4711")
+    assert facts["GPUDECK_JOB"] == ("4711" if shared == "job" else "")
+    assert 240 <= float(facts["GPUDECK_IDLE_SECONDS"]) <= 240 + 3 * BEAT
 
 
 def test_a_hook_gets_the_job_and_none_of_the_hubs_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """The idle policy in the database: the progress of each ladder, and the keeps of owners."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -56,13 +56,15 @@ class LadderStore(FleetStore):
             if rows:
                 await connection.execute(insert(ladders), rows)
 
-    async def write(self, record: LadderRecord, audit: Executable) -> None:
-        """One ladder, and an entry of the audit log."""
+    async def write(self, records: Sequence[LadderRecord], audit: Iterable[Executable]) -> None:
+        """Some ladders, and their entries in the audit log."""
         async with self._database.begin() as connection:
-            own = (ladders.c.fleet == self._fleet) & (ladders.c.gpu == record.gpu)
-            await connection.execute(delete(ladders).where(own))
-            await connection.execute(insert(ladders), [self._row(record)])
-            await connection.execute(audit)
+            for record in records:
+                own = (ladders.c.fleet == self._fleet) & (ladders.c.gpu == record.gpu)
+                await connection.execute(delete(ladders).where(own))
+            await connection.execute(insert(ladders), [self._row(record) for record in records])
+            for entry in audit:
+                await connection.execute(entry)
 
     def _row(self, record: LadderRecord) -> dict[str, str]:
         return {"fleet": self._fleet, "gpu": record.gpu, "body": msgspec.json.encode(record).decode()}
