@@ -1,6 +1,7 @@
 """Waste: idle episodes from samples and quarter hours, over-sized GPUs, what could have been released, the trend."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,10 @@ PRICES = UsageSettings(currency="EUR", prices={"H200": 3.0, "V100": 1.0})
 def close(hours: float) -> object:
     """A sample stands for the half minute before it, and each cut may be one off."""
     return pytest.approx(hours, abs=0.02)
+
+
+def count_hours(one: IdleEpisode) -> float:
+    return sum(end - start for start, end in one.spans) / HOUR
 
 
 Stay = tuple[float, float, str, Sequence[str]]
@@ -103,22 +108,22 @@ def test_a_gap_is_no_idle_time_and_work_ends_an_episode(tmp_path: Path) -> None:
     assert [one.users for one in found] == [("alice",), ("alice",)]
     # The sample after a gap stands for one beat.
     assert [len(one.spans) for one in found] == [2, 1]
-    assert found[0].seconds / HOUR == close(1.8)
-    assert found[1].seconds / HOUR == close(1.9)
+    assert count_hours(found[0]) == close(1.8)
+    assert count_hours(found[1]) == close(1.9)
 
 
 def test_what_is_unknown_is_not_idle(tmp_path: Path) -> None:
     [found] = Past(
         tmp_path, [(0, 1, "idle", ["alice"]), (1, 1.5, "unknown", []), (1.5, 2, "idle", ["alice"])]
     ).episodes()
-    assert found.seconds / HOUR == close(1.5)
+    assert count_hours(found) == close(1.5)
 
 
 def test_an_allocated_gpu_is_idle_where_that_is_asked_for(tmp_path: Path) -> None:
     past = Past(tmp_path, [(0, 2, "allocated", []), (2, 4, "free", [])])
     assert past.episodes() == []
     [found] = past.store.idle(IdleQuery(T0, past.end, with_allocated=True))
-    assert (found.users, found.seconds / HOUR) == ((), close(2))
+    assert (found.users, count_hours(found)) == ((), close(2))
 
 
 def test_where_samples_are_no_longer_kept_quarter_hours_say_it(tmp_path: Path) -> None:
@@ -194,3 +199,23 @@ def test_the_smallest_model_that_fits_of_the_same_vendor(
 def test_models_of_nearly_the_same_size_are_not_smaller() -> None:
     sizes = {"A": ModelSize(80 * GIB, "nvidia"), "B": ModelSize(79 * GIB, "nvidia")}
     assert find_smaller("A", 10 * GIB, sizes, {}) is None
+
+
+@pytest.mark.parametrize("shared", ["process", "job"])
+def test_an_episode_knows_the_other_gpus_of_its_processes_and_jobs(tmp_path: Path, shared: str) -> None:
+    with closing(EmbeddedStore(tmp_path / "history.db", HistorySettings(), FakeClock(T0))) as store:
+        values = tuple((dict.fromkeys(GPU_NAMES) | {"utilization_percent": 50.0}).values())
+        for number in range(100):
+            gpus = []
+            for index, state in enumerate(("idle", "busy", "idle")):
+                pid, job = (1, None) if shared == "process" and index < 2 else (index, "4711" if index < 2 else None)
+                running = ProcessSample(pid, T0, "alice", "python", None, job, 2**30, None)
+                gpus.append(GpuSample(f"GPU-{index}", str(index), H200, STATE_NUMBERS[state], values, (running,)))
+            at = T0 + 30.0 * number
+            store.take([HostSample("id-1", "gpu01", at, 30.0, (None,) * len(HOST_NAMES), tuple(gpus))])
+        store.flush()
+        found = store.idle(IdleQuery(T0, T0 + HOUR))
+    assert [(one.gpu, one.sharing) for one in found] == [
+        ("GPU-0", {"GPU-1": pytest.approx(T0 + 99 * 30)}),
+        ("GPU-2", {}),
+    ]

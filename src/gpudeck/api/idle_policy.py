@@ -18,6 +18,7 @@ from gpudeck.api.services import ApiServices, TheServices, find_gpu
 from gpudeck.history.base import IdleQuery, Store, UsageQuery
 from gpudeck.history.time_range import check_range
 from gpudeck.history.usage import price_of
+from gpudeck.idle_policy.ladder import find_longest
 from gpudeck.idle_policy.report import JobSpan, PastFacts, simulate, sum_up
 from gpudeck.idle_policy.service import IdlePolicyService, find_owners
 from gpudeck.idle_policy.store import check_length
@@ -30,6 +31,7 @@ from gpudeck.schedulers.job_report import JobReporter
 from gpudeck.schedulers.job_store import JobQuery
 
 _MAX_JOBS = 100_000
+_LONGEST_BACK = 31 * 86_400.0
 _Number = Annotated[int, PathParameter(ge=1, le=2**63 - 1, description="Its id")]
 
 
@@ -65,17 +67,19 @@ async def dry_run_idle_policy(
     end: Time = "now",
 ) -> Response[PolicyReport]:
     """What the rules as they are now would have done in the past, to whom, and what it would have saved. Nothing is
-    sent. Without a range, the last 30 days."""
+    sent. Without a range, the last 30 days. Ladders may have begun before it; only steps and hours in it count."""
     policy = _policy(services)
     history.check_kept()
     now = history.now()
     begin, until = read_past(start, end, now)
     check_range(begin, until)
-    facts = await _read_facts(policy, services, jobs, begin, until)
+    # The ladders of GPUs that idled already.
+    back = max(0.0, begin - min(find_longest(policy.settings), _LONGEST_BACK))
+    facts = await _read_facts(policy, services, jobs, back, until)
 
     def report(store: Store) -> bytes:
-        episodes = store.idle(IdleQuery(begin, until, policy.settings.with_allocated))
-        steps, *idle = simulate(policy.settings, episodes, facts)
+        episodes = store.idle(IdleQuery(back, until, policy.settings.with_allocated))
+        steps, *idle = simulate(policy.settings, episodes, facts, begin)
         usage = store.usage(UsageQuery("model", begin, until))
         period = begin, until
         return msgspec.json.encode(sum_up(steps, (idle[0], idle[1]), period, usage.currency, usage.coverage))
@@ -100,7 +104,7 @@ async def _read_facts(
         for on in await jobs.service.store.gpus_of(list(by_id)):
             job = by_id[on.job_id]
             names = tuple(name for name in (job.job, job.number, job.name) if name)
-            of_jobs.setdefault(on.uuid, []).append(JobSpan(job.start, job.ended_at or end, job.user, names))
+            of_jobs.setdefault(on.uuid, []).append(JobSpan(job.id, job.start, job.ended_at or end, job.user, names))
     prices = jobs.settings.prices
     return PastFacts(
         {host.id: host.facts.labels | {"host": host.name} for host in services.hub.fleet.hosts.values()},

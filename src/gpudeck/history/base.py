@@ -228,7 +228,8 @@ class PastHost(Struct):
 
 class IdleEpisode(Struct):
     """A GPU that was idle, with the same users all the time. `spans` are the times at which it was seen idle, in
-    order, with unmonitored time between them. `jobs` are those of the processes on it."""
+    order, with unmonitored time between them. `jobs` are those of the processes on it. `sharing` are the other GPUs of
+    these processes and jobs, by UUID, each with the time until which it was one."""
 
     gpu: str
     label: str
@@ -238,10 +239,7 @@ class IdleEpisode(Struct):
     users: tuple[str, ...]
     jobs: tuple[str, ...]
     spans: list[tuple[float, float]]
-
-    @property
-    def seconds(self) -> float:
-        return sum(end - start for start, end in self.spans)
+    sharing: dict[str, float] = field(default_factory=dict)
 
 
 class IdleQuery(Struct, frozen=True):

@@ -218,8 +218,8 @@ class _Owners(Struct):
     lasts: Floats = field(default_factory=lambda: np.empty(0))
 
 
-_Piece = tuple[tuple[float, float], tuple[tuple[str, ...], tuple[str, ...]] | None]
-"""A span of a GPU within an hour, with its users and jobs if it was idle, and None if it was in another state."""
+_Piece = tuple[tuple[float, float], list[KnownRun] | None]
+"""A span of a GPU within an hour, with the runs on it if it was idle, and None if it was in another state."""
 
 
 def find_idle_episodes(view: "HistoryView", query: IdleQuery) -> Iterator[IdleEpisode]:
@@ -235,7 +235,7 @@ def find_idle_episodes(view: "HistoryView", query: IdleQuery) -> Iterator[IdleEp
     hours: dict[int, list[int]] = {}
     for host, hour in sorted(zip(idle.hosts.tolist(), idle.starts.tolist(), strict=True)):
         hours.setdefault(host, []).append(hour)
-    owners = _find_owners(view, start, end, hours)
+    owners, jobs = _find_owners(view, start, end, hours)
     gpus = view.gpus()
     for host, begins in hours.items():
         known = view.hosts()[host]
@@ -243,18 +243,29 @@ def find_idle_episodes(view: "HistoryView", query: IdleQuery) -> Iterator[IdleEp
             for gpu, found in pieces.items():
                 one = gpus[gpu]
                 blank = IdleEpisode(one.uuid, one.label, one.model, known.host_id, known.name, (), (), [])
-                yield from _join(blank, found)
+                for episode, own in _join(blank, found):
+                    ended = episode.spans[-1][1]
+                    runs = [*own, *(run for job in episode.jobs for run in jobs[job] if run.first < ended)]
+                    for other, until in sorted((other, run.last) for run in runs for other in run.gpus if other != gpu):
+                        episode.sharing[gpus[other].uuid] = until
+                    yield episode
 
 
-def _find_owners(view: "HistoryView", start: float, end: float, hosts: Collection[int]) -> dict[int, _Owners]:
+def _find_owners(
+    view: "HistoryView", start: float, end: float, hosts: Collection[int]
+) -> tuple[dict[int, _Owners], dict[str, list[KnownRun]]]:
+    """Of each GPU of these hosts; and all runs of each job."""
     found: dict[int, _Owners] = {}
+    jobs: dict[str, list[KnownRun]] = {}
     for run in view.runs_between(start, end):
         for gpu in run.gpus if run.host in hosts else ():
             found.setdefault(gpu, _Owners()).runs.append(run)
+        if run.job is not None:
+            jobs.setdefault(run.job, []).append(run)
     for owners in found.values():
         owners.firsts = np.array([run.first for run in owners.runs]) - _NOTHING
         owners.lasts = np.array([run.last for run in owners.runs]) + _NOTHING
-    return found
+    return found, jobs
 
 
 def _read_host(  # noqa: PLR0917 - what is read of it
@@ -338,21 +349,26 @@ def _cut(owners: _Owners, begins: Floats, ends: Floats, times: Floats, kinds: Fl
         for place, next_ in pairwise([*places, len(own)]):
             is_there = (owners.firsts[here] <= own[place]) & (owners.lasts[here] >= own[place])
             runs = [owners.runs[number] for number in here[is_there]]
-            users = tuple(sorted({run.user for run in runs if run.user is not None}))
-            jobs = tuple(sorted({run.job for run in runs if run.job is not None}))
-            yield (float(begins[at + place]), float(ends[at + next_ - 1])), (users, jobs)
+            yield (float(begins[at + place]), float(ends[at + next_ - 1])), runs
 
 
-def _join(blank: IdleEpisode, pieces: Iterable[_Piece]) -> Iterator[IdleEpisode]:
-    one: IdleEpisode | None = None
-    for span, owner in pieces:
-        if one is None or owner != (one.users, one.jobs):
+def _join(blank: IdleEpisode, pieces: Iterable[_Piece]) -> Iterator[tuple[IdleEpisode, list[KnownRun]]]:
+    """Each episode with its runs."""
+    one: tuple[IdleEpisode, list[KnownRun]] | None = None
+    for span, runs in pieces:
+        users = tuple(sorted({run.user for run in runs or () if run.user is not None}))
+        jobs = tuple(sorted({run.job for run in runs or () if run.job is not None}))
+        if one is None or runs is None or (users, jobs) != (one[0].users, one[0].jobs):
             if one is not None:
                 yield one
-            one = None if owner is None else replace(blank, users=owner[0], jobs=owner[1], spans=[span])
-        elif span[0] <= one.spans[-1][1] + _NOTHING:
-            one.spans[-1] = one.spans[-1][0], span[1]
+            new = replace(blank, users=users, jobs=jobs, spans=[span], sharing={})
+            one = None if runs is None else (new, [*runs])
+            continue
+        one[1].extend(runs)
+        spans = one[0].spans
+        if span[0] <= spans[-1][1] + _NOTHING:
+            spans[-1] = spans[-1][0], span[1]
         else:
-            one.spans.append(span)
+            spans.append(span)
     if one is not None:
         yield one

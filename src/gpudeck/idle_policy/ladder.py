@@ -78,14 +78,19 @@ def climb(
 
 def climb_all(
     spans: Spans, rules: Sequence[IdleRule], settings: IdlePolicySettings, *, keeps: Spans = (), exempt: Spans = ()
-) -> Iterator[tuple[LadderStep, Spans]]:
-    """The steps of all ladders in the past, each with the spans of its ladder. Stops after an act, which would have
-    released the GPU."""
+) -> Iterator[tuple[list[LadderStep], Spans]]:
+    """The steps of each ladder in the past, with its spans."""
     for ladder in _split(spans, keeps):
-        for step in _climb_one(ladder, rules, settings, exempt, ()):
-            yield step, ladder
-            if step.kind == "act":
-                return
+        yield _climb_one(ladder, rules, settings, exempt, ()), ladder
+
+
+def find_longest(settings: IdlePolicySettings) -> float:
+    """After so much idle time all steps of all rules are due, if all of it counts."""
+    found = [0.0]
+    for rule in settings.rules:
+        found += [one for one in (rule.notify_after, rule.warn_after, rule.act_after) if one is not None]
+        found += [rule.warn_after + rule.grace] if rule.hook and rule.warn_after else []
+    return max(found)
 
 
 def _split(spans: Spans, keeps: Spans) -> Iterator[list[tuple[float, float]]]:

@@ -1,13 +1,13 @@
 """The dry run: the steps that the policy would have taken in the past, their owners, and what they would have saved."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from gpudeck.history.base import IdleEpisode
-from gpudeck.idle_policy.ladder import IdleFacts, LadderStep, Spans, climb_all, find_rules, subtract
+from gpudeck.idle_policy.ladder import IdleFacts, LadderStep, Spans, climb_all, find_rules
 from gpudeck.idle_policy.settings import HOUR, IdlePolicySettings
 from gpudeck.model.idle_policy import Keep, PolicyReport, PolicyStep, PolicyUser
 from gpudeck.model.reservation import Reservation
@@ -16,8 +16,9 @@ MAX_STEPS: Final = 500
 
 
 class JobSpan(Struct, frozen=True):
-    """A job on a GPU, with the names that exemptions can match."""
+    """A job on a GPU, with the names that exemptions can match. `id` is the same on all of its GPUs."""
 
+    id: int
     start: float
     end: float
     user: str | None
@@ -35,11 +36,27 @@ class PastFacts(Struct):
     price_of: Callable[[str], float | None]
 
 
+class _Ladder(NamedTuple):
+    """The ladder of a GPU in the past: an act is due from the last step on, until its end, if that is an act."""
+
+    episode: IdleEpisode
+    users: list[str]
+    jobs: list[JobSpan]
+    steps: list[LadderStep]
+    spans: Spans
+
+    @property
+    def act(self) -> LadderStep | None:
+        return self.steps[-1] if self.steps and self.steps[-1].kind == "act" else None
+
+
 def simulate(
-    settings: IdlePolicySettings, episodes: Iterable[IdleEpisode], facts: PastFacts
+    settings: IdlePolicySettings, episodes: Iterable[IdleEpisode], facts: PastFacts, since: float = 0.0
 ) -> tuple[list[PolicyStep], float, float]:
-    """All steps in order of time, all idle hours, and the idle hours without a rule or a known owner."""
-    steps, idle, exempt = list[PolicyStep](), 0.0, 0.0
+    """All steps in order of time, all idle hours, and the idle hours without a rule or a known owner. Ladders may begin
+    before `since`: only steps and hours after it count. An act before it counts if the GPU idled until then: it has
+    saved the hours after it."""
+    ladders, idle, exempt = list[_Ladder](), 0.0, 0.0
     for one in episodes:
         begin, end = one.spans[0][0], one.spans[-1][1]
         jobs = [job for job in facts.jobs.get(one.gpu, ()) if job.start < end and job.end > begin]
@@ -48,32 +65,73 @@ def simulate(
         known = IdleFacts(facts.labels.get(one.host_id, {}), one.model, users, names)
         # Without an owner nobody can be warned, so nothing happens to it.
         rules = find_rules(settings, known, facts.group_of) if users else []
-        idle += one.seconds / HOUR
-        exempt += 0.0 if rules else one.seconds / HOUR
+        hours = _count_hours(one.spans, since)
+        idle += hours
+        exempt += 0.0 if rules else hours
         reserved = reserved_spans(settings, facts.reservations.get(one.gpu, ()), users)
         keeps = [(keep.start, keep.end) for keep in facts.keeps.get(one.gpu, ())]
-        for step, ladder in climb_all(one.spans, rules, settings, keeps=keeps, exempt=reserved):
-            steps.append(_describe(one, users, names, step, ladder, facts.price_of(one.model)))
+        ladders += (
+            _Ladder(one, users, jobs, steps, spans)
+            for steps, spans in climb_all(one.spans, rules, settings, keeps=keeps, exempt=reserved)
+        )
+    steps = list(_find_steps(ladders, facts, since))
     steps.sort(key=lambda step: step.at)
     return steps, idle, exempt
 
 
-def _describe(  # noqa: PLR0917 - what a step says
-    one: IdleEpisode, users: list[str], jobs: list[str], step: LadderStep, ladder: Spans, price: float | None
-) -> PolicyStep:
-    hours = None
-    if step.kind == "act":
-        # What follows a keep would not have been: the GPU was released before.
-        rest = subtract(one.spans, [(0.0, max(step.at, ladder[0][0]))])
-        hours = sum(end - start for start, end in rest) / HOUR
+def _find_steps(ladders: Sequence[_Ladder], facts: PastFacts, since: float) -> Iterator[PolicyStep]:
+    """A GPU is released when the acts of all GPUs are due that have a job or a process in common with it."""
+    due: dict[str, list[tuple[float, float]]] = {}
+    for ladder in ladders:
+        if ladder.act is not None:
+            due.setdefault(ladder.episode.gpu, []).append((ladder.act.at, ladder.spans[-1][1]))
+    of_job: dict[int, set[str]] = {}
+    for gpu, jobs in facts.jobs.items():
+        for job in jobs:
+            of_job.setdefault(job.id, set()).add(gpu)
+    released: IdleEpisode | None = None
+    for ladder in ladders:
+        one, act = ladder.episode, ladder.act
+        if one is released:
+            # What follows a keep would not have been.
+            continue
+        for step in ladder.steps:
+            if step is not act and step.at >= since:
+                yield _describe(ladder, step, None, None)
+        if act is None:
+            continue
+        others = {gpu for gpu, until in one.sharing.items() if until > act.at}
+        others |= {gpu for job in ladder.jobs if job.end > act.at for gpu in of_job[job.id]}
+        if (at := _when_all(act.at, ladder.spans[-1][1], [due.get(gpu, []) for gpu in others - {one.gpu}])) is None:
+            continue
+        released = one
+        if hours := _count_hours(one.spans, max(since, at)):
+            step = replace(act, at=at, idle_seconds=act.idle_seconds + at - act.at)
+            yield _describe(ladder, step, hours, facts.price_of(one.model))
+
+
+def _when_all(at: float, until: float, others: Iterable[Spans]) -> float | None:
+    """The first time in a span at which all others have a span too."""
+    late = at
+    for spans in others:
+        late = max(late, next((begin for begin, end in spans if end > at), until))
+    return None if late >= until else late if late == at else _when_all(late, until, others)
+
+
+def _count_hours(spans: Spans, since: float) -> float:
+    return sum(end - max(start, since) for start, end in spans if end > since) / HOUR
+
+
+def _describe(ladder: _Ladder, step: LadderStep, hours: float | None, price: float | None) -> PolicyStep:
+    one = ladder.episode
     return PolicyStep(
         **asdict(step),
         gpu=one.gpu,
         host=one.host,
         label=one.label,
         model=one.model,
-        users=users,
-        jobs=list(dict.fromkeys(jobs)),
+        users=ladder.users,
+        jobs=list(dict.fromkeys([*one.jobs, *(name for job in ladder.jobs for name in job.names)])),
         saved_hours=hours,
         saved_cost=None if hours is None or price is None else hours * price,
     )
