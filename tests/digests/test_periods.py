@@ -1,13 +1,16 @@
 """Weeks and months in a time zone: lengths, changes of the clock, and when a digest is due."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Literal, get_args
 from zoneinfo import ZoneInfo
 
 import pytest
 
+from gpudeck.digests.content import Digest, DigestSection, Figure
 from gpudeck.digests.periods import find_period
+from gpudeck.digests.render import render_html, render_lines, render_text
 from gpudeck.digests.settings import DigestSettings
+from gpudeck.model.text import clean
 from gpudeck.model.usage import NumberFormat, show_number
 
 BERLIN, HOUR = ZoneInfo("Europe/Berlin"), 3600.0
@@ -58,3 +61,14 @@ def test_a_later_day_of_the_week_and_an_hour_that_the_clock_skips() -> None:
 )
 def test_numbers_have_the_marks_of_a_language(numbers: NumberFormat, told: str) -> None:
     assert show_number(1_234_567.46, numbers) == told
+
+
+@pytest.mark.parametrize("numbers", get_args(NumberFormat))
+def test_numbers_of_all_languages_reach_html_text_and_chats(numbers: NumberFormat) -> None:
+    figure = Figure("GPU-hours", show_number(1234567.5, numbers), f"of {show_number(1234567.5, numbers)}")
+    row = ("alice", show_number(1234567.5, numbers))
+    section = DigestSection("Your GPUs", [figure], head=("User", "Hours"), rows=[row])
+    digest = Digest(f"{show_number(1e6, numbers)} GPUs", [section], [], "#/", None)
+    for shown in (render_html(digest), render_text(digest), clean(" ".join(render_lines(digest))), clean(digest.title)):
+        assert "\ufffd" not in shown
+    assert figure.value in render_html(digest)
