@@ -100,6 +100,14 @@ def test_a_mail_address_names_an_account_only_if_it_is_verified_or_the_provider_
         map_user({**ADA, "email_verified": False}, MappingSettings(name_claim="email", trust_email=True))
 
 
+@pytest.mark.parametrize("claim", ["mail", "Mail", "rfc822Mailbox"])
+def test_an_address_in_another_claim_needs_trust_as_well(claim: str) -> None:
+    claims = {claim: "ada@example.org"}
+    with pytest.raises(Refused, match="`trust_email` is not set"):
+        map_user(claims, MappingSettings(name_claim=claim))
+    assert map_user(claims, MappingSettings(name_claim=claim, trust_email=True)).name == "ada"
+
+
 def test_a_mail_address_that_is_not_verified_is_not_used() -> None:
     assert map_user({**ADA, "email_verified": False}, MAPPING).mail is None
     assert map_user({**ADA, "email": "ada@example.org\nBcc: x@y"}, MAPPING).mail is None

@@ -65,10 +65,10 @@ def test_the_last_admin_stays_one(auth: Auth, caplog: pytest.LogCaptureFixture) 
 
 def test_another_user_of_the_same_name_gets_nobodys_account(auth: Auth) -> None:
     log_in(auth, make_user("1"))
-    with pytest.raises(Refused, match="already that is not of company"):
+    with pytest.raises(Refused, match="belongs to another user of company"):
         log_in(auth, make_user("2"))
     asyncio.run(auth.accounts.add("grace", "admin", None))
-    with pytest.raises(Refused):
+    with pytest.raises(Refused, match="already that is not of company"):
         log_in(auth, make_user("3", preferred_username="grace"))
     assert ("log in", "grace", "refused") in actions(auth)
     assert log_in(auth, make_user("3", link=True, preferred_username="grace"))[0].name == "grace"
@@ -87,6 +87,25 @@ def test_a_disabled_account_stays_out(auth: Auth) -> None:
     with pytest.raises(Refused, match="is disabled"):
         log_in(auth, make_user())
     assert asyncio.run(auth.identities.confirm(make_user())) is None
+
+
+def test_what_a_login_would_give_is_known_before_it(auth: Auth) -> None:
+    def foresee(user: ProviderUser) -> tuple[str, str]:
+        return asyncio.run(auth.identities.foresee(user))
+
+    assert foresee(make_user()) == ("ada", "user")
+    assert asyncio.run(auth.accounts.list()) == []
+    log_in(auth, make_user(groups=["admins"]))
+    assert foresee(make_user(groups=[])) == ("ada", "admin")  # the last one
+    asyncio.run(auth.accounts.add("root", "admin", None))
+    assert foresee(make_user(groups=[])) == ("ada", "viewer")
+    assert foresee(make_user(groups=None)) == ("ada", "admin")
+    assert foresee(make_user(preferred_username="lovelace")) == ("ada", "user")
+    with pytest.raises(Refused, match="an account root already"):
+        foresee(make_user("2", preferred_username="root"))
+    asyncio.run(auth.accounts.change("ada", is_disabled=True))
+    with pytest.raises(Refused, match="is disabled"):
+        foresee(make_user())
 
 
 @pytest.mark.parametrize("subject", ["", "x" * 256])

@@ -192,7 +192,7 @@ def test_new_user_with_the_name_of_a_removed_one_does_not_get_their_account(stag
     stage.check()
     assert not stage.is_in(secret)
     slapd.modify(person("bob").strip().replace("objectClass", "changetype: add\nobjectClass", 1))
-    assert "an account bob already that is not of LDAP" in stage.refusal("bob")
+    assert "the account bob belongs to another user of LDAP" in stage.refusal("bob")
 
 
 def test_last_admin_who_is_gone_is_out_as_well(tmp_path: Path, slapd: Slapd) -> None:
@@ -302,15 +302,53 @@ def test_with_direct_bind_alone_sessions_end_some_time_after_the_password(tmp_pa
     asyncio.run(stage.ldap.close())
 
 
+def try_it(stage: Stage, name: str, password: str | None = None) -> Trial:
+    asked, known = Trial("", "ldap", "", 0.0), stage.auth.identities
+    return asyncio.run(try_login(stage.ldap.directory, asked, name, password, known))
+
+
 def test_trial_shows_claims_and_what_becomes_of_them(stage: Stage) -> None:
-    asked = Trial("", "ldap", "", 0.0)
-    ada = asyncio.run(try_login(stage.ldap.directory, asked, "ada", PASSWORD))
+    ada = try_it(stage, "ada", PASSWORD)
     assert (ada.state, ada.name, ada.role) == ("done", "ada", "admin")
     assert ada.claims["groups"] == ["leads", "gpu-users", "gpu-admins"]
     assert any("gpu-admins matches gpu-admins" in reason.why for reason in ada.reasons)
-    eve = asyncio.run(try_login(stage.ldap.directory, asked, "eve"))
+    eve = try_it(stage, "eve")
     assert (eve.state, "in none of the groups" in eve.problem) == ("refused", True)
-    assert asyncio.run(try_login(stage.ldap.directory, asked, "ada", "wrong")).problem
+    assert try_it(stage, "ada", "wrong").problem
+
+
+def test_trial_is_refused_where_the_login_would_be(stage: Stage) -> None:
+    root = try_it(stage, "root", PASSWORD)
+    assert root.state == "refused"
+    assert root.problem in stage.refusal("root")
+    assert any(reason.what == "role" for reason in root.reasons)
+
+
+def test_trial_names_groups_that_cannot_be_read(tmp_path: Path, slapd: Slapd) -> None:
+    stage = Stage(tmp_path, slapd, group_base="ou=nowhere,dc=ex,dc=org")
+    bob = try_it(stage, "bob", PASSWORD)
+    assert bob.state == "refused"
+    assert f"the groups of uid=bob,{PEOPLE} cannot be read: noSuchObject" in bob.problem
+    assert "bob has no role on this hub" in bob.problem
+    assert "bob has no role on this hub" in stage.refusal("bob")
+    asyncio.run(stage.ldap.close())
+
+
+def test_names_that_no_account_can_have_are_looked_for(tmp_path: Path, slapd: Slapd) -> None:
+    mail = f"dn: uid=bob,{PEOPLE}\nchangetype: modify\nadd: mail\nmail: bob+gpu@ex.org\n"
+    slapd.modify(mail)
+    stage = Stage(tmp_path, slapd, user_filter="(mail={name})")
+    assert stage.log_in("Bob+GPU@ex.org")[0].name == "bob"
+    assert "wrong" in stage.refusal("bob+gpu@ex.org", "wrong")
+    assert "wrong" in stage.refusal("bob+*@ex.org")
+    asyncio.run(stage.ldap.close())
+
+
+def test_entry_that_gives_no_name_for_an_account_is_told_so(stage: Stage, slapd: Slapd) -> None:
+    slapd.modify(person("o'brien").strip().replace("objectClass", "changetype: add\nobjectClass", 1))
+    assert "gives no name for an account" in stage.refusal("o'brien")
+    assert "gives no name for an account" in try_it(stage, "o'brien", PASSWORD).problem
+    assert stage.audit()[0] == ("log in", "o'brien", "refused")
 
 
 def test_admin_tries_a_login_of_the_directory_on_the_page(stage: Stage) -> None:

@@ -11,7 +11,16 @@ from fakes.clock import FakeClock
 from fakes.passwords import CountingHasher
 from gpudeck.auth.accounts import Account, Accounts, Passwords
 from gpudeck.auth.audit import Audit
-from gpudeck.auth.login import AT_ONCE, FREE_TRIES, MAX_WAITING, Login, LoginRefused, LoginThrottle, describe_wait
+from gpudeck.auth.login import (
+    AT_ONCE,
+    FREE_TRIES,
+    MAX_WAITING,
+    Login,
+    LoginRefused,
+    LoginThrottle,
+    describe_wait,
+    fold_name,
+)
 from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import AuthSettings
 from gpudeck.database.engine import Database
@@ -275,3 +284,8 @@ def test_a_hash_of_an_older_cost_is_made_anew_at_the_next_login(stage: Stage) ->
 )
 def test_a_wait_is_told_rounded_up(seconds: float, told: str) -> None:
     assert describe_wait(seconds) == told
+
+
+@pytest.mark.parametrize("typed", ["Ada", " ada ", "a da", "\uff41da", "\xc1da", "a\xadda", "a\u200bda"])
+def test_spellings_that_a_directory_may_take_for_one_name_share_their_attempts(typed: str) -> None:
+    assert fold_name(typed) == "ada"

@@ -174,6 +174,22 @@ def test_a_trial_that_one_hub_begins_can_be_finished_by_another(
     player.run(playing())
 
 
+def test_a_trial_is_refused_where_the_login_would_be(place: HubPlace, provider: NodeProvider) -> None:
+    player = Player(place, provider.issuer)
+
+    async def playing() -> None:
+        await player.auth.accounts.add("uli", "admin", None)
+        for trial in (await player.logins.make_trial("node"), None):
+            begun = await player.begin("uli", trial.id if trial else "")
+            with pytest.raises(Refused, match="an account uli already that is not of node"):
+                await player.logins.finish("node", *begun, "192.0.2.7", "a browser")
+        (trial,) = await player.logins.trials.list()
+        assert (trial.state, trial.role) == ("refused", None)
+        assert trial.problem.startswith("there is an account uli already that is not of node.")
+
+    player.run(playing())
+
+
 def test_sessions_follow_the_provider_and_end_when_it_disables_the_user(
     place: HubPlace, provider: NodeProvider, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -97,7 +97,8 @@ async def try_login(caller: TheCaller, data: JSONBody[NewTrial], auth: TheAuth) 
     from gpudeck.auth.ldap_logins import try_login as try_ldap  # noqa: PLC0415 - its library takes long to load
 
     try:
-        return await try_ldap(auth.ldap.directory, Trial("", "ldap", "", now()), data.name or "", data.password or None)
+        trial, name = Trial("", "ldap", "", now()), data.name or ""
+        return await try_ldap(auth.ldap.directory, trial, name, data.password or None, auth.identities)
     except Wrong as error:
         raise RequestRefused(400, "invalid_request", str(error)) from error
 

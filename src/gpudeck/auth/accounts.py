@@ -202,6 +202,10 @@ class Accounts:
         """By name."""
         return [read_account(row) for row in await self.database.execute(select(_table).order_by(_table.c.name))]
 
+    async def is_last_admin(self, account: Account) -> bool:
+        admins = await self.database.execute(select(_table.c.id).where(_IS_ENABLED_ADMIN).limit(2))
+        return list(admins.scalars()) == [account.id]
+
     async def count(self) -> int:
         return int((await self.database.execute(select(func.count()).select_from(_table))).scalar_one())
 

@@ -20,6 +20,8 @@ Claims = Mapping[str, object]
 MAX_GROUPS = 5_000
 MAX_GROUP_LENGTH = 512
 _SHOWN = 5
+_MAIL_CLAIMS = frozenset({"email", "mail", "rfc822mailbox"})
+"""That of OIDC, and the attributes of LDAP."""
 _NAME_HINT = "An admin of this hub can set `name_claim` and `name_pattern`."
 _MAIL_HINT = "Verify it there. If users cannot enter addresses there, an admin of this hub can set `trust_email`."
 MISSING_HINT = "Ask the provider's administrator to send it, or correct `groups_claim`."
@@ -136,7 +138,8 @@ def _map_name(claims: Claims, mapping: MappingSettings) -> tuple[str, str]:
     value = find_claim(claims, claim)
     if not isinstance(value, str) or not value:
         raise Refused(f"the provider does not send the claim {claim}, which names the account.", _NAME_HINT)
-    if claim == "email" and (why := _why_unverified(claims, trusts_missing=mapping.trust_email)):
+    is_mail = claim.lower() in _MAIL_CLAIMS
+    if is_mail and (why := _why_unverified(claims, trusts_missing=mapping.trust_email)):
         raise Refused(f"the mail address, which names the account, counts as unverified: {why}.", _MAIL_HINT)
     found = re.fullmatch(mapping.name_pattern, value, re.IGNORECASE) if len(value) <= MAX_GROUP_LENGTH else None
     taken = None if found is None else found[1] if found.groups() else found[0]
@@ -145,7 +148,7 @@ def _map_name(claims: Claims, mapping: MappingSettings) -> tuple[str, str]:
     if name is None:
         raise Refused(f"{shown!r} in the claim {claim} gives no name for an account.", _NAME_HINT)
     why = f"the claim {claim} is {shown}" + ("" if name == value else f"; name_pattern takes {name}")
-    is_trusted = claim == "email" and claims.get("email_verified") is None
+    is_trusted = is_mail and claims.get("email_verified") is None
     return name, why + (
         "; the provider does not say that it is verified, but `trust_email` is set" if is_trusted else ""
     )

@@ -16,7 +16,7 @@ from gpudeck.auth.audit import Audit
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.claims import MappedUser
 from gpudeck.auth.sessions import Sessions
-from gpudeck.auth.settings import UserSettings
+from gpudeck.auth.settings import AccountRole, UserSettings
 from gpudeck.auth.tokens import Tokens
 from gpudeck.database import schema
 from gpudeck.database.engine import Database
@@ -77,8 +77,6 @@ class Identities:
     ) -> tuple[Account, str]:
         """The account, made if need be, and the secret of its new session. `also` is written with it; it gets the hash
         of the session. Ends what `suspend` did. Raises Refused, in words for the user."""
-        if not 0 < len(user.subject) <= SUBJECT_LENGTH:
-            raise Refused(f"{user.shown} sends no usable id of the user.")
         secret, start = self.sessions.begin(address, user_agent)
 
         def begin(account: Account) -> list[Executable]:
@@ -86,22 +84,31 @@ class Identities:
             extra = [] if also is None else [also(hash_secret(secret), account)]
             return [self._write(user, account), *start(account), *extra, entry]
 
-        account = await self._find(user)
-        if account is None:
-            account = await self._find_by_name(user)
-        if account is None:
-            return await self._add(user, address, begin), secret
-        account = await self._resume(account, user.shown)
-        if account.is_disabled:
-            await self.audit.refuse_login(Caller(address=address), "log in", account.name, f"by {user.shown}")
-            raise Refused(f"the account {account.name} is disabled.", "Ask an admin of this hub.")
-        account = await self._change_role(account, user)
-        entered = await self.accounts.note_login(account, None, also=begin)
-        self.sessions.forget(account.id)
-        if entered is None:
-            raise Refused(f"the account {account.name} is disabled.", "Ask an admin of this hub.")
+        try:
+            account = await self._find_usable(user)
+            if account is None:
+                return await self._add(user, address, begin), secret
+            account = await self._resume(account, user.shown)
+            account = await self._change_role(account, user)
+            entered = await self.accounts.note_login(account, None, also=begin)
+            self.sessions.forget(account.id)
+            if entered is None:
+                raise _disabled(account)
+        except Refused as error:
+            caller, details = Caller(address=address), f"by {user.shown}: {error.message}"
+            await self.audit.refuse_login(caller, "log in", user.mapped.name, details)
+            raise
         await self.refresh()
         return entered, secret
+
+    async def foresee(self, user: ProviderUser) -> tuple[str, AccountRole]:
+        """The account and the role that `log_in` would give now; nothing changes. Raises Refused as that does."""
+        account = await self._find_usable(user)
+        if account is None:
+            return user.mapped.name, role_of_new(user)
+        role = _role_of(account, user)
+        is_last = role != "admin" and await self.accounts.is_last_admin(account)
+        return account.name, "admin" if is_last else role
 
     async def confirm(self, user: ProviderUser) -> Account | None:
         """The provider still knows this user: role, group and mail address follow it. None: no account is theirs."""
@@ -133,15 +140,19 @@ class Identities:
         log.info("%s is logged out, and their tokens do not count until their next login: %s", name, why)
 
     async def _resume(self, account: Account, shown: str) -> Account:
-        """The account without what `suspend` did, or LDAP did by disabling it; as it is where an admin disabled it."""
-        wanted = select(_blocks.c.at).where(_blocks.c.account_id == account.id)
-        if (await self.database.execute(wanted)).one_or_none() is None:
+        """The account without what `suspend` did, or LDAP did by disabling it."""
+        if not await self._is_blocked(account):
             return account
 
         def also(changed: Account) -> list[Executable]:
             return [self.audit.entry(HUB, "enable account", changed.name, details=f"by {shown}")]
 
         return await self.accounts.change(account.name, is_disabled=False, also=also)
+
+    async def _is_blocked(self, account: Account) -> bool:
+        """By its provider, not by an admin."""
+        wanted = select(_blocks.c.at).where(_blocks.c.account_id == account.id)
+        return (await self.database.execute(wanted)).one_or_none() is not None
 
     async def refresh(self) -> None:
         """See what any hub has learned from a provider."""
@@ -157,21 +168,34 @@ class Identities:
         row = (await self.database.execute(select(_accounts).join_from(_table, _accounts).where(is_it))).one_or_none()
         return None if row is None else read_account(row)
 
-    async def _find_by_name(self, user: ProviderUser) -> Account | None:
-        """An account to link. Raises Refused where it must not be taken over."""
-        account = await self.accounts.find(user.mapped.name)
-        if account is not None and not user.link_accounts:
-            await self.audit.refuse_login(Caller(), "log in", account.name, f"by {user.shown}")
-            raise Refused(
-                f"there is an account {account.name} already that is not of {user.shown}.",
-                "An admin can remove it, or set `link_accounts` for this provider.",
-            )
+    async def _find_usable(self, user: ProviderUser) -> Account | None:
+        """The user's account, or one of that name to link; None: there is none yet. Raises Refused where it must not be
+        taken over, and where an admin disabled it."""
+        if not 0 < len(user.subject) <= SUBJECT_LENGTH:
+            raise Refused(f"{user.shown} sends no usable id of the user.")
+        account = await self._find(user)
+        if account is None:
+            account = await self.accounts.find(user.mapped.name)
+            if account is not None and not user.link_accounts:
+                raise await self._taken(account, user)
+        if account is not None and account.is_disabled and not await self._is_blocked(account):
+            raise _disabled(account)
         return account
 
+    async def _taken(self, account: Account, user: ProviderUser) -> Refused:
+        of_it = select(_table.c.subject).where(_table.c.account_id == account.id, _table.c.provider == user.provider)
+        if (await self.database.execute(of_it.limit(1))).one_or_none() is not None:
+            return Refused(
+                f"the account {account.name} belongs to another user of {user.shown}, who had this name before.",
+                "If that user is gone, an admin can remove the account.",
+            )
+        return Refused(
+            f"there is an account {account.name} already that is not of {user.shown}.",
+            "An admin can remove it, or set `link_accounts` for this provider.",
+        )
+
     async def _add(self, user: ProviderUser, address: str, begin: Callable[[Account], list[Executable]]) -> Account:
-        role = user.mapped.role or user.mapped.role_if_new
-        if role is None:
-            raise Refused(f"{user.mapped.name} has no role on this hub.", "Ask an admin of this hub.")
+        role = role_of_new(user)
 
         def also(account: Account) -> list[Executable]:
             return [self._entry(account, "add account", user.shown, address), *begin(account)]
@@ -185,10 +209,8 @@ class Identities:
         return account
 
     async def _change_role(self, account: Account, user: ProviderUser) -> Account:
-        role = user.mapped.role
-        if user.mapped.is_named_admin and user.mapped.name != account.name:
-            role = None  # renamed at the provider: the name of an admin gives nobody else that role
-        if role is None or role == account.role:
+        role = _role_of(account, user)
+        if role == account.role:
             return account
 
         def also(changed: Account) -> list[Executable]:
@@ -213,6 +235,25 @@ class Identities:
     def _entry(self, account: Account, action: str, details: str, address: str) -> Executable:
         caller = Caller("account", account.role, account.name, account.id, address=address)
         return self.audit.entry(caller, action, account.name, details=f"by {details}")
+
+
+def role_of_new(user: ProviderUser) -> AccountRole:
+    """Of a user without an account. Raises Refused."""
+    role = user.mapped.role or user.mapped.role_if_new
+    if role is None:
+        raise Refused(f"{user.mapped.name} has no role on this hub.", "Ask an admin of this hub.")
+    return role
+
+
+def _role_of(account: Account, user: ProviderUser) -> AccountRole:
+    role = user.mapped.role
+    if user.mapped.is_named_admin and user.mapped.name != account.name:
+        role = None  # renamed at the provider: the name of an admin gives nobody else that role
+    return role or account.role
+
+
+def _disabled(account: Account) -> Refused:
+    return Refused(f"the account {account.name} is disabled.", "Ask an admin of this hub.")
 
 
 def has_token(now: float, account: Any = _accounts) -> ColumnElement[bool]:

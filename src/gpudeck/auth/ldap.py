@@ -55,11 +55,13 @@ _T = TypeVar("_T")
 
 class DirectoryUser(Struct, frozen=True):
     """An entry of the directory. `subject` is its id that never changes; `claims` are its attributes under their own
-    names and, where there is one, under the names that OIDC has for it: preferred_username, email, groups."""
+    names and, where there is one, under the names that OIDC has for it: preferred_username, email, groups. `problem` is
+    why the groups cannot be read; half of them would take a role away."""
 
     subject: str
     dn: str
     claims: dict[str, object]
+    problem: str = ""
 
 
 class _Broken(Exception):
@@ -242,9 +244,12 @@ class LdapDirectory:
         name = _first(attributes, self.settings.name_attribute)
         claims |= {"preferred_username": name} if name else {}
         claims |= {"email": mail} if (mail := _first(attributes, "mail")) else {}
-        groups = self._find_groups(link, dn, name)
-        claims |= {} if groups is None else {"groups": groups}
-        return DirectoryUser(subject, dn, claims)
+        try:
+            return DirectoryUser(subject, dn, claims | {"groups": self._find_groups(link, dn, name)})
+        except _Unreadable as error:
+            problem = f"the groups of {clean(dn[:200])} cannot be read: {error}."
+            log.warning("%s", problem)
+            return DirectoryUser(subject, dn, claims, problem)
 
     def _read_subject(self, attributes: "_Attributes") -> str:
         values = attributes.get(self.settings.id_attribute) or []
@@ -252,31 +257,26 @@ class LdapDirectory:
             return ""
         return values[0].hex() if _is_binary(self.settings.id_attribute) else _texts(values[:1])[0]
 
-    def _find_groups(self, link: "_Link", dn: str, name: str) -> list[str] | None:
-        """The groups that a user is in, also through other groups; None where not all can be read: half of them
-        would take a role away."""
+    def _find_groups(self, link: "_Link", dn: str, name: str) -> list[str]:
+        """The groups that a user is in, also through other groups. Raises _Unreadable where not all can be read."""
         settings, found = self.settings, dict[str, str]()
         base = settings.group_base or settings.base
-        try:
-            if settings.nested == "active_directory":
-                wanted = f"(member:{_IN_CHAIN}:={escape_filter_chars(dn)})"
-                return _names(link.search(base, wanted, [settings.group_attribute]), settings.group_attribute)
-            members = [_is_member(dn), f"(memberUid={escape_filter_chars(name)})"]
-            for depth in range(MAX_DEPTH if settings.nested == "walk" else 1):
-                fresh: dict[str, str] = {}
-                for start in range(0, len(members), _GROUPS_AT_ONCE):
-                    part = members[start : start + _GROUPS_AT_ONCE]
-                    entries = link.search(base, f"(|{''.join(part)})", [settings.group_attribute])
-                    fresh |= {one: _first(values, settings.group_attribute) or one for one, values in entries}
-                members = [_is_member(one) for one in fresh if one not in found]
-                found |= fresh
-                if not members or len(found) > MAX_GROUPS:
-                    break
-                if depth == MAX_DEPTH - 1:
-                    log.warning("groups of %s are nested deeper than %s: the rest is left out", clean(dn), MAX_DEPTH)
-        except _Unreadable as error:
-            log.warning("the groups of %s cannot be read: %s", clean(dn[:200]), error)
-            return None
+        if settings.nested == "active_directory":
+            wanted = f"(member:{_IN_CHAIN}:={escape_filter_chars(dn)})"
+            return _names(link.search(base, wanted, [settings.group_attribute]), settings.group_attribute)
+        members = [_is_member(dn), f"(memberUid={escape_filter_chars(name)})"]
+        for depth in range(MAX_DEPTH if settings.nested == "walk" else 1):
+            fresh: dict[str, str] = {}
+            for start in range(0, len(members), _GROUPS_AT_ONCE):
+                part = members[start : start + _GROUPS_AT_ONCE]
+                entries = link.search(base, f"(|{''.join(part)})", [settings.group_attribute])
+                fresh |= {one: _first(values, settings.group_attribute) or one for one, values in entries}
+            members = [_is_member(one) for one in fresh if one not in found]
+            found |= fresh
+            if not members or len(found) > MAX_GROUPS:
+                break
+            if depth == MAX_DEPTH - 1:
+                log.warning("groups of %s are nested deeper than %s: the rest is left out", clean(dn), MAX_DEPTH)
         return list(dict.fromkeys(found.values()))
 
 

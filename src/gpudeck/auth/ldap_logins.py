@@ -10,7 +10,7 @@ from sqlalchemy import Executable, exists, or_, select
 from gpudeck.auth.accounts import Account, read_account
 from gpudeck.auth.caller import Caller
 from gpudeck.auth.claims import map_user
-from gpudeck.auth.identities import HUB, Identities, ProviderUser, has_token
+from gpudeck.auth.identities import HUB, Identities, ProviderUser, has_token, role_of_new
 from gpudeck.auth.ldap import DirectoryUser, LdapDirectory
 from gpudeck.auth.login import DirectoryAway
 from gpudeck.auth.settings import LdapSettings
@@ -60,7 +60,7 @@ class LdapLogins:
         if found is None:
             return None
         try:
-            user = self._map(found)
+            user = _map(self._settings, found)
         except Refused as error:
             caller, details = Caller(address=address), f"by {self._settings.label}: {error.message}"
             line = f"log in through {self._settings.label} from {address} is refused: {error.message}"
@@ -102,17 +102,11 @@ class LdapLogins:
             await self._block(account, why)
             return
         try:
-            user = self._map(found)
+            user = _map(self._settings, found)
         except Refused as error:
             await self._block(account, error.message)
             return
         await self._identities.confirm(user)
-
-    def _map(self, found: DirectoryUser) -> ProviderUser:
-        """Raises Refused for a user who may not log in."""
-        mapping = self._settings.mapping
-        mapped = map_user(found.claims, mapping)
-        return ProviderUser(PROVIDER, found.subject, self._settings.label, mapped, mapping.link_accounts)
 
     async def _block(self, account: Account, why: str) -> None:
         """Log an account out everywhere; their tokens are worth nothing until they log in again with the password."""
@@ -145,13 +139,26 @@ class LdapLogins:
                 log.exception("users of the directory could not be checked")
 
 
-async def try_login(directory: LdapDirectory, trial: Trial, name: str, password: str | None = None) -> Trial:
-    """What a login would be, without one. Raises Temporary and Wrong."""
+async def try_login(
+    directory: LdapDirectory, trial: Trial, name: str, password: str | None, identities: Identities | None
+) -> Trial:
+    """What a login would be, without one; without `identities`, for a user who has no account yet. Raises Temporary and
+    Wrong."""
     found = await (directory.find(name) if password is None else directory.authenticate(name, password))
     if found is None:
         return replace(trial, state="refused", problem=_NO_ENTRY)
-    trial = replace(trial, claims={"dn": found.dn, **found.claims})
+    trial = replace(trial, claims={"dn": found.dn, **found.claims}, problem=found.problem)
     try:
-        return trial.with_user(map_user(found.claims, directory.settings.mapping))
+        user = _map(directory.settings, found)
+        trial = trial.with_user(user.mapped)
+        if identities is None:
+            return trial.end(user.mapped.name, role_of_new(user))
+        return trial.end(*await identities.foresee(user))
     except Refused as error:
-        return replace(trial, state="refused", problem=str(error))
+        return trial.refuse(error)
+
+
+def _map(settings: LdapSettings, found: DirectoryUser) -> ProviderUser:
+    """Raises Refused for a user who may not log in."""
+    mapped = map_user(found.claims, settings.mapping)
+    return ProviderUser(PROVIDER, found.subject, settings.label, mapped, settings.mapping.link_accounts)

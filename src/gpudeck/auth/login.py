@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import hmac
 import math
+import unicodedata
 from collections.abc import AsyncIterator, Callable, Sized
 from time import monotonic
 from typing import Protocol, TypeVar
@@ -235,21 +236,21 @@ class Login:
             raise
 
     async def _log_in(self, name: str, password: str, address: str, user_agent: str) -> tuple[Account, str]:
-        async with self._turn(name, address) as tried:
-            account, password_hash = await self._compare(tried, password)
+        async with self._turn(name, address) as counted:
+            account, password_hash = await self._compare(name, password)
             started, away = None, None
             if account is not None and password_hash is not None:
                 started = await self._start(account, password_hash, password, address, user_agent)
             elif self._directory is not None:
-                # What can be no account's name is looked for as well.
-                asked = read_name(tried) or make_secret()
+                # Also a name that no account can have, such as a mail address with +: the entry names the account.
+                asked = read_name(name) or name
                 try:
                     started = await self._directory.log_in(asked, password, address, user_agent)
                 except Refused as error:
                     raise LoginRefused(error.message, error.hint) from error
                 except DirectoryAway as error:
                     away = error
-            return await self._pass("log in", started, account, tried, address, away=away)
+            return await self._pass("log in", started, account, counted, address, away=away)
 
     async def change_password(
         self, name: str, old: str, new: str, address: str, user_agent: str
@@ -260,20 +261,20 @@ class Login:
         Temporary as `log_in` does. Then everything stays as it was.
         """
         self._passwords.check(new, name)
-        async with self._turn(name, address) as tried:
-            account, password_hash = await self._compare(tried, old)
+        async with self._turn(name, address) as counted:
+            account, password_hash = await self._compare(name, old)
             changed = None
             if account is not None and password_hash is not None:
                 secret, also = self.begin("change password", address, user_agent)
                 replaced = await self._accounts.replace_password(account, password_hash, new, also)
                 changed = None if replaced is None else (replaced, secret)
-            return await self._pass("change password", changed, account, tried, address)
+            return await self._pass("change password", changed, account, counted, address)
 
     @contextlib.asynccontextmanager
     async def _turn(self, name: str, address: str) -> AsyncIterator[str]:
         """One try, under the name as it is counted: it is a failure until it has passed. Raises LoginRefused."""
-        tried, caller = read_name(name) or name, count_as(address[:64])
-        self._check_turn(tried, address)
+        counted, caller = fold_name(name), count_as(address[:64])
+        self._check_turn(counted, address)
         self._attempts.charge(caller, monotonic(), 1)
         try:
             await self._queue.acquire(caller)
@@ -282,9 +283,9 @@ class Login:
             raise LoginRefused(error.message, hint, retry_after=_BUSY_SECONDS) from error
         try:
             # Others of this name or address may have failed meanwhile.
-            self._check_turn(tried, address)
-            self.throttle.note_failure(tried, address)
-            yield tried
+            self._check_turn(counted, address)
+            self.throttle.note_failure(counted, address)
+            yield counted
         finally:
             self._queue.release()
 
@@ -349,6 +350,12 @@ class Login:
             return [*start(account), self._audit.entry(caller, action, account.name)]
 
         return secret, also
+
+
+def fold_name(name: str) -> str:
+    """One text for all spellings of a name that a directory may take for the same (case, spaces, width, accents): each
+    would have attempts of its own."""
+    return read_name(name) or "".join(filter(str.isalnum, unicodedata.normalize("NFKD", name).casefold()))
 
 
 def describe_wait(seconds: float) -> str:

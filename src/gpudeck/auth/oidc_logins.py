@@ -48,7 +48,7 @@ _CHECKS_AT_ONCE: Final = 8
 _MAX_CHECKS: Final = 200
 _NO_REFRESH: Final = (
     "the provider gives no refresh token, so sessions and personal tokens end `expire` after a login; most providers "
-    "give one with the scope offline_access"
+    "give one with the scope offline_access."
 )
 _sessions, _table, _keys = schema.sessions, schema.provider_grants, schema.own_keys
 _accounts, _identities = schema.accounts, schema.identities
@@ -157,13 +157,15 @@ class OidcLogins:
             raise Refused("this trial was used, or is too old.", "Begin another one.")
         claims, userinfo = hide_secrets(read.id_claims), hide_secrets(read.userinfo)
         problems = [read.userinfo_problem, "" if read.refresh_token else _NO_REFRESH]
-        trial = replace(trial, claims=claims, userinfo=userinfo, problem=". ".join(filter(None, problems)))
+        trial = replace(trial, claims=claims, userinfo=userinfo, problem=" ".join(filter(None, problems)))
         try:
-            user = map_user(merge_claims(read.id_claims, read.userinfo), provider.settings.mapping)
+            mapped = map_user(merge_claims(read.id_claims, read.userinfo), provider.settings.mapping)
+            trial = trial.with_user(mapped)
+            trial = trial.end(*await self._identities.foresee(_user(provider, read.subject, mapped)))
         except Refused as error:
-            await self.trials.write(replace(trial, state="refused", problem=str(error)))
+            await self.trials.write(trial.refuse(error))
             raise
-        await self.trials.write(trial.with_user(user))
+        await self.trials.write(trial)
         return FinishedLogin("")
 
     async def find_provider(self, secret: str) -> tuple[OidcProvider, str | None] | None:

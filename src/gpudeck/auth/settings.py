@@ -118,8 +118,8 @@ class MappingSettings(Struct, frozen=True):
     """By pattern of the provider's groups, the group of gpudeck for usage reports and notifications; the first line
     that fits counts. A `*` in the group is what the first `*` of the pattern stands for."""
     trust_email: bool = False
-    """With `name_claim: email`: whether an address names the account although the provider does not say that it is
-    verified (no claim email_verified), as Entra and LDAP do. Only if users cannot enter their addresses themselves."""
+    """With `name_claim: email` (LDAP: mail): whether an address names the account although the provider does not say
+    that it is verified (no claim email_verified), as Entra and LDAP do. Only if users cannot enter addresses there."""
     link_accounts: bool = False
     """Whether a user takes over an existing account of the same name. Only for providers whose users cannot choose
     their names."""

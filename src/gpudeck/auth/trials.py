@@ -17,6 +17,7 @@ from gpudeck.auth.settings import AccountRole
 from gpudeck.database import schema
 from gpudeck.database.engine import Database
 from gpudeck.model import clock
+from gpudeck.model.errors import Refused
 
 KEPT_SECONDS: Final = 1200.0
 _ID_BYTES: Final = 32
@@ -44,15 +45,14 @@ class Trial(Struct, frozen=True):
     reasons: list[Reason] = field(default_factory=list)
 
     def with_user(self, user: MappedUser) -> "Trial":
-        return replace(
-            self,
-            state="done",
-            name=user.name,
-            role=user.role or user.role_if_new,
-            group=user.group,
-            mail=user.mail,
-            reasons=list(user.reasons),
-        )
+        return replace(self, name=user.name, group=user.group, mail=user.mail, reasons=list(user.reasons))
+
+    def end(self, name: str, role: AccountRole) -> "Trial":
+        """The account and the role that the login would give."""
+        return replace(self, state="done", name=name, role=role)
+
+    def refuse(self, why: Refused) -> "Trial":
+        return replace(self, state="refused", problem=" ".join(filter(None, (self.problem, str(why)))))
 
 
 class Trials:

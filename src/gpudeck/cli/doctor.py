@@ -165,7 +165,9 @@ def _try_directory(settings: LdapSettings) -> None:
     name = click.prompt("Name", err=True)
     password = click.prompt("Password (empty: only look the user up)", default="", hide_input=True, err=True)
     with contextlib.closing(LdapDirectory(settings)) as directory:
-        _show_trial(asyncio.run(try_login(directory, Trial("", "ldap", "", 0.0), name, password or None)))
+        trial = asyncio.run(try_login(directory, Trial("", "ldap", "", 0.0), name, password or None, None))
+    click.echo("! Tried for a user without an account: Login providers on the page also looks at the hub's accounts.")
+    _show_trial(trial)
 
 
 async def _check_provider(settings: OidcSettings, public_url: str) -> None:
@@ -214,7 +216,7 @@ def _show_trial(trial: "Trial") -> None:
         click.echo(f"  {reason.what}: {clean(reason.value) or 'none'} ({clean(reason.why)})")
     if trial.state != "done":
         raise GpudeckError(f"this login is refused: {clean(trial.problem)}")
-    click.echo(f"\nThis user would log in as {clean(trial.name)}, with the role {trial.role or 'none'}.")
+    click.echo(f"\nThis user would log in as {clean(trial.name)}, with the role {trial.role}.")
 
 
 def _show_claims(title: str, claims: Mapping[str, Any]) -> None:
