@@ -263,9 +263,8 @@ class PastFleetBuilder:
 
     def add(self, past: PastHost) -> Host:
         sample = past.sample
-        status = self._judge_status(past)
+        status, reason = self._judge(past)
         known = self._find_host(sample.host_id)
-        reason = self._why_silent(past, status)
         gpus = [
             self._make_gpu(gpu, since, None if known is None else known.gpus.get(gpu.uuid), reason, past)
             for gpu, since in zip(sample.gpus, past.since, strict=True)
@@ -326,16 +325,18 @@ class PastFleetBuilder:
             resolution="quarter_hour" if self._is_rolled else "raw",
         )
 
-    def _judge_status(self, past: PastHost) -> HostStatus:
-        if not past.is_recorded or self._is_blank(past.sample):
-            return "down"
-        if past.is_rolled:
-            return "up"
-        silent = self._at - past.sample.at
-        late_after = _LATE_BEATS * past.sample.interval
-        if silent <= late_after:
-            return "up"
-        return "late" if silent <= max(self._settings.down_after, late_after + past.sample.interval) else "down"
+    def _judge(self, past: PastHost) -> tuple[HostStatus, str | None]:
+        """The status of the host, and why its values are unknown, if they are."""
+        sample = past.sample
+        if not past.is_recorded:
+            return "down", "nothing was recorded of this host at that moment"
+        if self._is_blank(sample):
+            return "down", "nothing of this host could be read at that moment"
+        silent, late_after = self._at - sample.at, _LATE_BEATS * sample.interval
+        if past.is_rolled or silent <= late_after:
+            return "up", None
+        is_down = silent > max(self._settings.down_after, late_after + sample.interval)
+        return "down" if is_down else "late", f"no report since {show_utc(sample.at)}"
 
     def _is_blank(self, sample: HostSample) -> bool:
         """Whether nothing could be read: a host that reports has some values of its own."""
@@ -344,13 +345,6 @@ class PastFleetBuilder:
             and not any(value is not None for value in sample.values)
             and all(gpu.state == UNKNOWN and gpu.processes is None for gpu in sample.gpus)
         )
-
-    def _why_silent(self, past: PastHost, status: HostStatus) -> str | None:
-        if not past.is_recorded:
-            return "nothing was recorded of this host at that moment"
-        if self._is_blank(past.sample):
-            return "nothing of this host could be read at that moment"
-        return None if status == "up" else f"no report since {show_utc(past.sample.at)}"
 
     def _make_gpu(
         self, sample: GpuSample, since: float | None, known: GpuState | None, silent: str | None, past: PastHost
@@ -404,19 +398,14 @@ class PastFleetBuilder:
     def _judge_health(self, values: Values, silent: str | None, faults: list[ShownEvent]) -> Health:
         """`values` are those of `_FOR_HEALTH`. Thousands of GPUs share one."""
         key = values, silent
-        if faults or key not in self._healths:
-            found = judge_health(
-                None,
-                values[0],
-                self._settings.health,
-                judge_faults([GpuEvent(at=one.at, code=one.code) for one in faults]),
-                silent,
-                wear=judge_wear(dict(zip(_FOR_HEALTH, values, strict=True))),
-            )
-            if faults:
-                return found
-            self._healths[key] = found
-        return self._healths[key]
+        if not faults and key in self._healths:
+            return self._healths[key]
+        events = [GpuEvent(at=one.at, code=one.code) for one in faults]
+        wear = judge_wear(dict(zip(_FOR_HEALTH, values, strict=True)))
+        health = judge_health(None, values[0], self._settings.health, judge_faults(events), silent, wear=wear)
+        if not faults:
+            self._healths[key] = health
+        return health
 
     def _explain(self, values: Values, why: str, *, has_processes: bool) -> dict[str, str]:
         """The reasons for all unknown values of a GPU. Many GPUs share one dict, which must not be changed."""

@@ -193,18 +193,12 @@ class KeyRegistry:
 
     def end_at(self, now: float) -> None:
         """Cut times after `now`, which a clock that was ahead has left."""
-        for table in ("hosts", "gpus", "runs"):
-            self._execute(
-                f"UPDATE {table} SET first = min(first, ?1), last = min(last, ?1) WHERE last > ?1",  # noqa: S608
-                (now,),
-            )
         for host in self.by_key.values():
-            host.first, host.last = min(host.first, now), min(host.last, now)
-            for run in (*host.runs.values(), *host.past_runs.values()):
-                run.first, run.last = min(run.first, now), min(run.last, now)
-        for gpu in list(self.gpus.values()):
-            if gpu.last > now:
-                self._put(structs.replace(gpu, first=min(gpu.first, now), last=now))
+            self.write_seen(host)
+        for table in ("hosts", "gpus", "runs"):
+            statement = f"UPDATE {table} SET first = min(first, ?1), last = min(last, ?1) WHERE last > ?1"  # noqa: S608
+            self._execute(statement, (now,))
+        self.load()
 
     def word(self, text: str | None) -> int:
         if text is None:
