@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import zstandard
-from msgspec import Struct
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from gpudeck.history.base import KnownHost, UsageAmounts
@@ -405,42 +405,28 @@ class HourSummary(Struct, frozen=True):
     uses: dict[tuple[str | None, str], UsageAmounts]
 
 
-class OpenHour:
+class OpenHour(Struct, eq=False):
     """The current hour of one host. `before` is the time of its last sample before this hour, `first_entry` the oldest
     journal entry with samples of it, `samples` their number. `is_late`: the hour has been sealed before, and these
-    samples are added to it."""
+    samples are added to it. `summaries` are by the end of the summarized time."""
 
-    def __init__(
-        self,
-        host: int,
-        start: int,
-        before: float | None,
-        first_entry: int,
-        loose: LooseBatches,
-        *,
-        is_late: bool = False,
-    ) -> None:
-        self.host = host
-        self.start = start
-        self.before = before
-        self.first_entry = self.last_entry = first_entry
-        self.is_late = is_late
-        self.touched_at = 0.0
-        self.newest = 0.0
-        self.parts: list[HourPart] = []
-        self.loose = loose
-        self.samples = 0
-        self._cached: dict[Hashable, tuple[int, Any]] = {}
-        self._summaries: dict[int, HourSummary] = {}
-
-    def summary(self, until: int) -> HourSummary | None:
-        return self._summaries.get(until)
+    host: int
+    start: int
+    before: float | None
+    first_entry: int
+    loose: LooseBatches
+    is_late: bool = False
+    last_entry: int = 0
+    touched_at: float = 0.0
+    newest: float = 0.0
+    samples: int = 0
+    parts: list[HourPart] = field(default_factory=list)
+    summaries: dict[int, HourSummary] = field(default_factory=dict)
+    _cached: dict[Hashable, tuple[int, Any]] = field(default_factory=dict)
 
     def keep_summary(self, until: int, summary: HourSummary) -> None:
         """Also keeps the previous summary, which views may still use."""
-        newest = max(self._summaries, default=None)
-        kept = {} if newest is None else {newest: self._summaries[newest]}
-        self._summaries = {**kept, until: summary}
+        self.summaries = {**dict(sorted(self.summaries.items())[-1:]), until: summary}
 
     def note(self, at: float, entry: int, now: float) -> None:
         self.newest = max(self.newest, at)

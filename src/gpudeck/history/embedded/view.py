@@ -109,9 +109,7 @@ class HistoryView:
         self._until = until
         self._loose: tuple[float, dict[int, tuple[float, HourPart]]] | None = None
         self._open_hours = {
-            key: one
-            for key, one in open_hours.items()
-            if not one.is_late and (until is None or one.summary(until) is not None)
+            key: one for key, one in open_hours.items() if not one.is_late and (until is None or until in one.summaries)
         }
 
     def gpus(self) -> dict[int, KnownGpu]:
@@ -336,7 +334,7 @@ class HistoryView:
         return [one for one in self.open_hours_of(host) if start - SECONDS < one.start < end]
 
     def _summary(self, open_hour: OpenHour) -> HourSummary | None:
-        return None if self._until is None else open_hour.summary(self._until)
+        return None if self._until is None else open_hour.summaries.get(self._until)
 
     def _totals(self, open_hour: OpenHour, metrics: Collection[str]) -> tuple[StepTotals, list[StepTotals]]:
         """Totals of the hour, and of its quarter hours."""
