@@ -367,7 +367,7 @@ def _promql(name: str, row: bytes) -> Case:
             return HttpResponse(200, {}, answer)
 
     def decode() -> None:
-        for found in msgspec.json.decode(answer, type=promql._DataAnswer[promql._ResultRows]).data.result:
+        for found in msgspec.json.decode(answer, type=promql.PromAnswer).data.result:
             promql._read_values(found.values, grid)
 
     def read() -> None:

@@ -83,9 +83,9 @@ def test_a_long_answer_is_decoded_in_pieces(monkeypatch: pytest.MonkeyPatch) -> 
     decoded: list[int] = []
     decode = PromReader.decode
 
-    def count(reader: PromReader, body: bytes, kind: type[object]) -> object:
+    def count(reader: PromReader, body: bytes) -> object:
         decoded.append(len(body))
-        return decode(reader, body, kind)
+        return decode(reader, body)
 
     monkeypatch.setattr(PromReader, "decode", count)
     names = [f"{number}" for number in range(20)] + [']},{"metric":{}', '"},{"', "a},{b", "", "\\", '\\"},{\\"']

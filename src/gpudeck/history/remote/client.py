@@ -5,8 +5,9 @@ import math
 import re
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -38,7 +39,6 @@ MAX_STEPS: Final = 11_000
 MAX_ROW_BYTES: Final = 64 * MAX_STEPS
 _HEADERS: Final = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
 _CHECK: Final = "Look at the store, and at history.read_url."
-_T = TypeVar("_T")
 
 
 class PromClient:
@@ -107,8 +107,8 @@ class _ResultRows(Struct):
     result: list[_Row]
 
 
-class _DataAnswer(Struct, Generic[_T]):
-    data: _T
+class PromAnswer(Struct):
+    data: _ResultRows
 
 
 class SeriesStats(Struct):
@@ -158,30 +158,25 @@ class PromReader:
             "timeout": f"{SECONDS:g}s",
             "nocache": "1",
         }
-        body = self._ask("/api/v1/query_range", [*asked.items()])
-        pieces = _cut(body, b'"result":[', b']},{"', b"]}}")
-        try:
-            for piece in pieces:
-                for row in self.decode(piece, _DataAnswer[_ResultRows]).data.result:
+        body = self._ask("/api/v1/query_range", asked)
+        with self._checked():
+            for piece in _cut(body, b'"result":[', b']},{"', b"]}}"):
+                for row in self.decode(piece):
                     yield row.metric, _read_values(row.values, grid)
-        except ValueError as error:
-            raise self._strange() from error
 
     def samples(
         self, selector: str, start: float, end: float
     ) -> list[tuple[dict[str, str], list[tuple[float, float]]]]:
         """The samples themselves, from `start` until before `end`, of each series, with its name among the labels."""
         asked = {"query": over(selector, math.ceil(end - start)), "time": f"{end - _END - LATER:.3f}", "nocache": "1"}
-        rows = self.decode(self._ask("/api/v1/query", [*asked.items()]), _DataAnswer[_ResultRows]).data.result
-        try:
+        body = self._ask("/api/v1/query", asked)
+        with self._checked():
             return [
                 (row.metric, [(at, float(text)) for at, text in _decode_values(row.values) if start <= at < end])
-                for row in rows
+                for row in self.decode(body)
             ]
-        except ValueError as error:
-            raise self._strange() from error
 
-    def _ask(self, path: str, form: list[tuple[str, str]]) -> bytes:
+    def _ask(self, path: str, form: Mapping[str, str]) -> bytes:
         body = urlencode(form, errors="replace").encode()
         reply = self._client.post(path, body, _HEADERS, bytes_at_most=MAX_BYTES)
         if reply.status in {401, 403}:
@@ -191,14 +186,15 @@ class PromReader:
             raise Temporary(f"{self._client.shown} answers {describe(reply)}.", _CHECK)
         return reply.body
 
-    def decode(self, body: bytes, kind: type[_T]) -> _T:
-        try:
-            return msgspec.json.decode(body, type=kind)
-        except (msgspec.DecodeError, UnicodeError) as error:
-            raise self._strange() from error
+    def decode(self, body: bytes) -> list[_Row]:
+        return msgspec.json.decode(body, type=PromAnswer).data.result
 
-    def _strange(self) -> Temporary:
-        return Temporary(f"{self._client.shown} does not answer as a Prometheus would.", _CHECK)
+    @contextmanager
+    def _checked(self) -> Iterator[None]:
+        try:
+            yield
+        except (msgspec.DecodeError, ValueError) as error:
+            raise Temporary(f"{self._client.shown} does not answer as a Prometheus would.", _CHECK) from error
 
 
 _decode_values = msgspec.json.Decoder(list[tuple[float, str]]).decode

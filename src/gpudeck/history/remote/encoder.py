@@ -250,8 +250,12 @@ class UsageCounters:
         if is_early or -CLOCK_WAS_WRONG < now - self._sent_at <= 0 or not math.isfinite(now):
             return []
         self._sent_at = now
-        changed = [(key, count) for key, count in self._counts.items() if count.totals != count.sent]
-        return self._write(changed, now)
+        series: list[bytes] = []
+        for key, count in self._counts.items():
+            if count.totals != count.sent:
+                series += _encode(key, count, now, self._hub)
+                count.sent, count.sent_at = count.totals, now
+        return join_series(series, now)
 
     def save(self) -> bool:
         """Returns whether the totals are on the disk. If not, they must not be sent."""
@@ -277,12 +281,6 @@ class UsageCounters:
             (total if amount is None else (total or 0.0) + amount)
             for total, amount in zip(count.totals, amounts, strict=True)
         ]
-
-    def _write(self, changed: list[tuple[_Key, _Count]], now: float) -> list[EncodedSeries]:
-        series = [one for key, count in changed for one in _encode(key, count, now, self._hub)]
-        for _, count in changed:
-            count.sent, count.sent_at = count.totals, now
-        return join_series(series, now)
 
 
 def _load(file: Path) -> dict[_Key, _Count]:
