@@ -8,7 +8,7 @@ in between, and the limits of questions hold for exports too.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import cramjam
 import msgspec
@@ -34,7 +34,7 @@ from gpudeck.history.time_range import Period, check_range, load_zone
 from gpudeck.model import clock
 from gpudeck.model.errors import Temporary
 from gpudeck.model.event import Event
-from gpudeck.model.job import Run, Runs
+from gpudeck.model.job import Run
 from gpudeck.model.usage import By, Usage
 
 ESTIMATE: Final = "X-Estimated-Bytes"
@@ -66,6 +66,14 @@ _EVENT_FIELDS: Final = _fields("time:time unix_seconds:number severity kind host
 _FILE: Final = {200: ResponseSpec(str, description="A file", generate_examples=False, media_type="text/csv")}
 _Part = tuple[bytes, float]
 """Bytes of the file, and roughly the part of the table that has been read with them."""
+
+
+class _Page(NamedTuple):
+    """Rows, the time of the last one, and the `before` of the next page."""
+
+    rows: list[list[object]]
+    last: float
+    next: int | str | None
 
 
 _Format = Annotated[
@@ -131,22 +139,12 @@ async def export_runs(
     encoder = make_encoder(form, _RUN_FIELDS)
     query = RunsQuery(begin, until, user, host, gpu, limit=_RUNS_AT_ONCE)
 
-    async def read() -> AsyncIterator[_Part]:
-        before: int | None = None
+    async def ask(before: int | None) -> _Page:
+        found = await history.ask(lambda store: store.runs(replace(query, before=before)))
+        last = found.runs[-1].seen_at if found.runs else begin
+        return _Page([_run_row(run, visibility) for run in found.runs], last, found.next)
 
-        def ask() -> Awaitable[Runs]:
-            return history.ask(lambda store: store.runs(replace(query, before=before)))
-
-        while True:
-            found = await _persist(ask)
-            rows = [_run_row(run, visibility) for run in found.runs]
-            last = found.runs[-1].seen_at if found.runs else begin
-            before = found.next
-            yield await asyncio.to_thread(encoder.add, _turn(rows)), _share(begin, until, last, is_last=before is None)
-            if before is None:
-                return
-
-    return await _send(request, f"runs.{form}", encoder, read())
+    return await _send(request, f"runs.{form}", encoder, _read_pages(encoder, (begin, until), ask))
 
 
 @get("/api/v1/export/usage", opt=access("read"), responses=_FILE)
@@ -207,23 +205,12 @@ async def export_events(
     query = EventQuery(start=begin, end=until, host=host, gpu=gpu, user=user, limit=MAX_EVENTS)
     encoder = make_encoder(form, _EVENT_FIELDS)
 
-    async def read() -> AsyncIterator[_Part]:
-        before: str | None = None
+    async def ask(before: str | None) -> _Page:
+        found = await events.find(replace(query, before=before))
+        last = found[-1].at if found else begin
+        return _Page([_event_row(one) for one in found], last, found[-1].id if len(found) == MAX_EVENTS else None)
 
-        def ask() -> Awaitable[list[Event]]:
-            return events.find(replace(query, before=before))
-
-        while True:
-            found = await _persist(ask)
-            is_last = len(found) < MAX_EVENTS
-            before = found[-1].id if found else None
-            columns = _turn([_event_row(event) for event in found])
-            last = found[-1].at if found else begin
-            yield await asyncio.to_thread(encoder.add, columns), _share(begin, until, last, is_last=is_last)
-            if is_last:
-                return
-
-    return await _send(request, f"events.{form}", encoder, read())
+    return await _send(request, f"events.{form}", encoder, _read_pages(encoder, (begin, until), ask))
 
 
 async def _send(request: HubRequest, name: str, encoder: TableEncoder, parts: AsyncIterator[_Part]) -> Stream:
@@ -265,9 +252,18 @@ def _turn(rows: Sequence[Sequence[object]]) -> list[Column]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
-def _share(begin: float, until: float, reached: float, *, is_last: bool) -> float:
-    """Of a table whose newest rows come first."""
-    return 1.0 if is_last else min(1.0, max(0.001, (until - reached) / (until - begin)))
+async def _read_pages(
+    encoder: TableEncoder, span: tuple[float, float], ask: Callable[[Any], Awaitable[_Page]]
+) -> AsyncIterator[_Part]:
+    """A table whose newest rows come first."""
+    page = await _persist(partial(ask, None))
+    while True:
+        read = (span[1] - page.last) / (span[1] - span[0])
+        share = 1.0 if page.next is None else min(1.0, max(0.001, read))
+        yield await asyncio.to_thread(encoder.add, _turn(page.rows)), share
+        if page.next is None:
+            return
+        page = await _persist(partial(ask, page.next))
 
 
 async def _persist(ask: Callable[[], Awaitable[T]]) -> T:

@@ -19,7 +19,7 @@ from msgspec import Struct
 from gpudeck.api.access import TheVisibility, access
 from gpudeck.api.answers import HubRequest, TheHub, answer_in_parts, answer_json, answer_json_parts
 from gpudeck.api.history import TheHistory, keep_past
-from gpudeck.api.parameters import TIME, TIME_SCHEMA, HostName, Limit, Offset, OnlyName, page_of, read_time
+from gpudeck.api.parameters import TIME, TIME_SCHEMA, HostName, Limit, Offset, OnlyName, page_of, read_amount, read_time
 from gpudeck.api.past import encode_past, read_context, read_metrics
 from gpudeck.api.services import TheServices
 from gpudeck.fleet.columns import (
@@ -44,7 +44,7 @@ from gpudeck.model.exposition import label_name
 from gpudeck.model.gpu_request import GpuRequest, MemoryBound, has_model
 from gpudeck.model.gpu_state import Availability
 from gpudeck.model.target import Target
-from gpudeck.model.text import AMOUNT, parse_memory
+from gpudeck.model.text import AMOUNT
 from gpudeck.model.view import Fleet, FleetColumns, GpuList, PastFleet, Totals
 from gpudeck.server.admission import checkpoint
 from gpudeck.views.users import Users, describe_users
@@ -263,7 +263,7 @@ async def list_gpus(
     offset: Offset = 0,
 ) -> Response[GpuList]:
     """GPUs across hosts. `model` is any part of the model's name, `user` an exact name, `host` a name in any case."""
-    wanted = GpuRequest(memory_bytes=_least_memory(min_memory), model=model, host=host)
+    wanted = GpuRequest(memory_bytes=read_amount("min_memory", min_memory), model=model, host=host)
 
     async def make() -> Iterable[bytes]:
         hosts = (
@@ -327,13 +327,6 @@ def _encode_gpus(table: FleetTable, gpus: Sequence[GpuState], total: int, visibi
             yield before + b",".join(items)
             before = b","
     yield b"]}"
-
-
-def _least_memory(text: str | None) -> int | None:
-    try:
-        return None if text is None else parse_memory(text)
-    except ValueError as error:
-        raise ValidationException(f"min_memory: {error}") from error
 
 
 @get("/api/v1/users", opt=access("read"))

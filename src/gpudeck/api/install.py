@@ -10,7 +10,9 @@ for other versions.
 
 import asyncio
 import base64
+import functools
 import hashlib
+import itertools
 import logging
 import platform
 import re
@@ -82,35 +84,29 @@ def list_requirements() -> list[Requirement]:
 def list_sets(folder: Path) -> list[WheelSet]:
     """The sets that are complete. Blocks: reads every wheel that is in one of them."""
     needed = [Requirement("gpudeck"), *list_requirements()]
-    files = sorted(folder.glob("*.whl")) if folder.is_dir() else []
-    sums: dict[Path, str] = {}
+    files = sorted(folder.glob("*.whl"))
+    sum_of = functools.cache(lambda file: hashlib.sha256(file.read_bytes()).hexdigest())
     sets = []
-    for python in PYTHONS:
-        for machine in MACHINES:
-            chosen = [_choose(files, one.name, python, machine) for one in needed if one.is_for(python)]
-            whole = [file for file in chosen if file is not None]
-            if len(whole) == len(chosen):
-                for file in whole:
-                    if file not in sums:
-                        sums[file] = hashlib.sha256(file.read_bytes()).hexdigest()
-                sets.append(WheelSet(python, machine, [Wheel(file, sums[file]) for file in whole]))
+    for python, machine in itertools.product(PYTHONS, MACHINES):
+        chosen = [_choose(files, one.name, python, machine) for one in needed if one.is_for(python)]
+        wheels = [Wheel(file, sum_of(file)) for file in chosen if file is not None]
+        if len(wheels) == len(chosen):
+            sets.append(WheelSet(python, machine, wheels))
     return sets
 
 
 def _choose(files: Iterable[Path], name: str, python: str, machine: str) -> Path | None:
     """The last of those that suit; of gpudeck that of this version alone: an agent is never newer than its hub."""
-    found = None
-    for file in files:
-        tags = _WHEEL.fullmatch(file.name)
-        if (
-            tags is None
-            or _plain(tags["name"]) != name
-            or (name == "gpudeck" and tags["version"] != gpudeck.__version__)
-        ):
-            continue
-        if _suits(tags, python.partition(".")[2], machine):
-            found = file
-    return found
+    version = re.escape(__version__) if name == "gpudeck" else r".*"
+    found = [
+        file
+        for file in files
+        if (tags := _WHEEL.fullmatch(file.name))
+        and _plain(tags["name"]) == name
+        and re.fullmatch(version, tags["version"])
+        and _suits(tags, python.partition(".")[2], machine)
+    ]
+    return found[-1] if found else None
 
 
 def _suits(tags: "re.Match[str]", minor: str, machine: str) -> bool:

@@ -64,12 +64,12 @@ def read_length(value: float | str | None) -> float | None:
     return seconds
 
 
-def read_amount(text: str | None) -> int | None:
+def read_amount(name: str, text: str | None) -> int | None:
     """Bytes; raises ValidationException."""
     try:
         return None if text is None else parse_memory(text)
     except ValueError as error:
-        raise ValidationException(f"memory: {error}") from error
+        raise ValidationException(f"{name}: {error}") from error
 
 
 TIME: Final = "Unix seconds, ISO 8601 (2026-01-31T08:30Z), `now`, or `-24h`"

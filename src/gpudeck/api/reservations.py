@@ -453,7 +453,7 @@ def _read_wanted(gpus: list[str] | None, host: str | None, indexes: list[int | s
 def _read_kind(wanted: AnyGpus) -> GpuRequest:
     """Raises ValidationException."""
     given = {name: value for name, value in asdict(wanted).items() if name != "memory"}
-    memory_bytes = read_amount(wanted.memory)
+    memory_bytes = read_amount("memory", wanted.memory)
     try:
         return GpuRequest(**given, memory_bytes=memory_bytes)
     except ValueError as error:
