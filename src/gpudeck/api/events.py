@@ -135,11 +135,8 @@ class ReliabilityRanking:
                 continue
             row.lost_seconds += loss.seconds if self._by == "gpu" or loss.gpu is None else 0.0
             kind = "host_down" if loss.gpu is None else "gpu_lost"
-            found = next((one for one in row.evidence if one.kind == kind), None)
-            if found is None:
-                # It began before the period.
-                found = FaultEvidence(kind, _TITLES[kind], 0, is_incident=True, last_at=loss.last_at)
-                row.evidence.append(found)
+            # One that began before the period has no evidence yet.
+            found = _find_evidence(row, kind, _TITLES[kind], loss.last_at, is_incident=True)
             found.seconds = (found.seconds or 0.0) + loss.seconds
             found.rate(kind)
 
@@ -153,10 +150,7 @@ class ReliabilityRanking:
             row.throttled_seconds += seconds if record.rule == _THROTTLED else 0.0
             is_incident = record.rule == "driver_not_answering"
             row.incidents += is_incident
-            found = next((one for one in row.evidence if one.kind == record.rule), None)
-            if found is None:
-                found = FaultEvidence(record.rule, _RULES[record.rule], 0, is_incident, fired)
-                row.evidence.append(found)
+            found = _find_evidence(row, record.rule, _RULES[record.rule], fired, is_incident=is_incident)
             found.count += 1
             found.last_at = max(found.last_at, fired)
             found.seconds = (found.seconds or 0.0) + seconds
@@ -192,6 +186,15 @@ class ReliabilityRanking:
             own = (gpu, label) if self._by == "gpu" else (None, None)
             self._rows[key] = ReliabilityRow(host, host_id, 0, 0.0, 0.0, *own)
         return self._rows[key]
+
+
+def _find_evidence(row: ReliabilityRow, kind: str, title: str, at: float, *, is_incident: bool) -> FaultEvidence:
+    """The evidence of that kind; new if there is none."""
+    found = next((one for one in row.evidence if one.kind == kind), None)
+    if found is None:
+        found = FaultEvidence(kind, title, 0, is_incident, at)
+        row.evidence.append(found)
+    return found
 
 
 def _has_faults(row: ReliabilityRow) -> bool:

@@ -210,6 +210,7 @@ _EVERYWHERE = {
 }
 _CONFLICT = {"409": "Not possible in the present state: the error's `code` says why"}
 _SHEET = {"text/csv": {"schema": {"type": "string"}}}
+_PARQUET = {"application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}}}
 """What routes with a parameter `format` answer too."""
 _REF = "#/components/schemas/{name}"
 
@@ -302,7 +303,10 @@ def complete_schema(app: Litestar) -> dict[str, Any]:
     told = document.get("components", {}).get("schemas", {})
     # The framework's document does not say that unknown fields are refused.
     strict = {name: told[name] | {"additionalProperties": False} for name in _strict_names(structs) & told.keys()}
-    paths = {path: _complete(path, operations, levels) for path, operations in document["paths"].items()} | _RAW_PATHS
+    paths = {
+        path: {method: _describe(path, method, one, levels) for method, one in operations.items()}
+        for path, operations in (document["paths"] | _RAW_PATHS).items()
+    }
     components = {
         "schemas": _describe_shapes(_require_answered(schemas | told | strict, paths, structs), paths, structs),
         "securitySchemes": {
@@ -313,8 +317,7 @@ def complete_schema(app: Litestar) -> dict[str, Any]:
     # Tuples have no further items: `prefixItems` and `maxItems` say that, too, in a way that all generators understand.
     paths, components = _without_items(paths), _without_items(components)
     tags = [{"name": name, "description": about} for name, (about, _) in TAGS.items()]
-    described = {path: _describe_operations(path, operations) for path, operations in paths.items()}
-    return document | {"components": components, "paths": described, "tags": tags}
+    return document | {"components": components, "paths": paths, "tags": tags}
 
 
 def _without_items(part: Any) -> Any:
@@ -344,15 +347,18 @@ def _find_levels(app: Litestar) -> dict[tuple[str, str], str]:
     }
 
 
-def _describe_operations(path: str, operations: dict[str, Any]) -> dict[str, Any]:
+def _describe(path: str, method: str, operation: dict[str, Any], levels: dict[tuple[str, str], str]) -> dict[str, Any]:
+    """An operation with its tags and the descriptions of its parameters; one of the framework also with all its answers
+    and with who may call it."""
     word = path.removeprefix("/api/v1").split("/")[1]
-    tags = [name for name, (_, words) in TAGS.items() if word in words.split()]
-    return {
-        method: operation
-        | {"tags": tags, "summary": operation["summary"] if path in _RAW_PATHS else _first_sentence(operation)}
-        | {"parameters": [_describe_parameter(one) for one in operation.get("parameters", ())]}
-        for method, operation in operations.items()
+    described = operation | {
+        "tags": [name for name, (_, words) in TAGS.items() if word in words.split()],
+        "parameters": [_describe_parameter(one) for one in operation.get("parameters", ())],
     }
+    if path in _RAW_PATHS:
+        return described
+    summary, security = _first_sentence(operation), _SECURITY[levels[path, method]]
+    return described | {"summary": summary, "responses": _answers(method, operation), "security": security}
 
 
 def _first_sentence(operation: dict[str, Any]) -> str:
@@ -511,32 +517,18 @@ def _omitted(struct: type[Struct]) -> set[str]:
     return {field.encode_name for field in fields if field.default is UNSET}
 
 
-def _complete(path: str, operations: dict[str, Any], levels: dict[tuple[str, str], str]) -> dict[str, Any]:
-    """A path's operations with what every route may answer, with our shape of errors in place of the framework's, and
-    with who may call them."""
-    return {
-        method: operation | {"responses": _answers(method, operation), "security": _SECURITY[levels[path, method]]}
-        for method, operation in operations.items()
-    }
-
-
 def _answers(method: str, operation: dict[str, Any]) -> dict[str, Any]:
     told: dict[str, Any] = dict(operation["responses"])
     if "ErrorBody" not in str(told.get("400")):
         told.pop("400", None)
-    if any(parameter["name"] == "format" for parameter in operation.get("parameters", ())):
-        told["200"] = told["200"] | {"content": told["200"]["content"] | _SHEET | _parquet(operation)}
+    if form := next((one["schema"] for one in operation.get("parameters", ()) if one["name"] == "format"), None):
+        others = _SHEET | (_PARQUET if "parquet" in str(form) else {})
+        told["200"] = told["200"] | {"content": told["200"]["content"] | others}
     for status, phrase in (("200", "OK"), ("201", "Created")):
         if status in told and told[status]["description"] == HTTPStatus(int(status)).description:
             told[status] |= {"description": phrase}
     general = _EVERYWHERE if method == "get" else _EVERYWHERE | _CONFLICT
     return {status: _error(why) for status, why in general.items()} | told
-
-
-def _parquet(operation: dict[str, Any]) -> dict[str, Any]:
-    kinds = next(one["schema"] for one in operation["parameters"] if one["name"] == "format")
-    binary = {"application/vnd.apache.parquet": {"schema": {"type": "string", "format": "binary"}}}
-    return binary if "parquet" in str(kinds) else {}
 
 
 class CompleteSchema(JsonRenderPlugin):
