@@ -1,5 +1,5 @@
-"""gpumonitor: the hub asks its nodes over XML-RPC as its page did, and answers `/gpus` and `/index` with such a page,
-which needs nothing else. A node reports neither UUIDs nor its clock. The hosts of its config.yml can be imported."""
+"""gpumonitor: the hub asks its nodes over XML-RPC as its page did, and serves a self-contained page at `/gpus` and
+`/index`. A node reports neither UUIDs nor its clock. The hosts of its config.yml can be imported."""
 
 import logging
 import re
@@ -51,14 +51,14 @@ _PROCESSES: Final = ("Host", "GPU", "User", "Memory", "Time", "PID")
 
 
 class NodeStats(Struct, frozen=True):
-    """`gpus` and `procs` as the node sent them: whatever stands in a field, as NVML's errors are put there too."""
+    """`gpus` and `procs` as the node sent them: fields may contain NVML errors."""
 
     gpus: list[Any]
     procs: list[Any] = field(default_factory=list)
 
 
 def read_answer(body: bytes) -> NodeStats:
-    """Raises Temporary, with a sentence that goes on after the node's address."""
+    """Raises Temporary; its message follows the node's address."""
     try:
         return msgspec.json.decode(_read_string(body), type=NodeStats)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -104,7 +104,7 @@ class GpumonitorSource(NodeSource):
     def _read_gpu(self, index: int, stats: NodeStats, now: float) -> GpuReading:
         raw, uuid = stats.gpus[index], f"{WHO}/{self._target.name}/{index}"
         if not isinstance(raw, dict):
-            # Its nodes put NVML's errors in the place of a GPU.
+            # Nodes send NVML errors in place of a GPU.
             reason = f"{WHO} reports no fields of it{f': {quote(raw)}' if isinstance(raw, str) else ''}"
             return readings.describe_missing_gpu(uuid, index, reason)
         listed = stats.procs[index] if index < len(stats.procs) else None

@@ -1,4 +1,4 @@
-"""The routes of the monitors that came before, each only where the settings name it."""
+"""The routes, sources and host lists of the older monitors that the settings name."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar
@@ -31,11 +31,11 @@ OpenPart = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 
 
 class CompatRoutes:
-    """`open` before the hub serves. `senders` are those routes whose callers the limits have to know."""
+    """Call `open` before the hub serves. `senders` are the routes whose senders have their own limits."""
 
     def __init__(self, settings: CompatSettings, *, forget_after: float, history_kept: float) -> None:
-        """`forget_after` is after how long without a report a host is forgotten, `history_kept` how long the longest
-        kept history is, both in seconds."""
+        """`forget_after` is the time without a report after which a host is forgotten, `history_kept` the longest
+        retention of the history, both in seconds."""
         self.senders: list[ReportSenders] = []
         self._settings = settings
         self._forget_after = forget_after
@@ -96,8 +96,8 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class ReadOnlyRoute:
-    """`identify` says who reads, `policy` whether they may. A subclass names its `paths`, the `refusal` (status, code,
-    message, hint) for all others, and makes the answer."""
+    """A page for callers with read access. A subclass has its `paths`, the `refusal` (status, code, message, hint) for
+    other callers, and the answer."""
 
     paths: ClassVar[tuple[str, ...]]
     refusal: ClassVar[tuple[int, str, str, str]]
@@ -134,7 +134,7 @@ class ReadOnlyRoute:
 
 
 def make_poll_methods(settings: CompatSettings) -> dict[str, PollMethod]:
-    """A host that is named `via` one of them is read also where the monitor has no settings: with the defaults."""
+    """The poll methods of the older monitors. Without settings of a monitor its defaults apply."""
     status = settings.gpu_cluster_status or GpuClusterStatusSettings(password="")
     node, files = settings.gpumonitor or GpumonitorSettings(), settings.gpu_monitor or GpuMonitorSettings()
     cluster_source = imported("gpudeck.compat.gpu_cluster_status:ClusterNodeSource", status)

@@ -22,7 +22,7 @@ NODES_NOT_READABLE = (
 
 
 class VestaSettings(Struct, frozen=True):
-    """The hub answers as a server of vesta: its senders report here, and `/states/` and `/?term=true` look as there."""
+    """The hub as a server of vesta: its senders report here, and `/states/` and `/?term=true` have its format."""
 
     token: _Token
     """The token of the senders in `token=`: their TOKEN. There is no default; vesta's was `0000`."""
@@ -38,7 +38,7 @@ class VestaSettings(Struct, frozen=True):
     sort_by: Literal["name", "ip"] = "ip"
     """The order of hosts, as SORT_BY."""
     term_width: Annotated[int, Meta(ge=60, le=240)] = 80
-    """How many columns the text view has, as TERM_WIDTH."""
+    """The columns of the text view, as TERM_WIDTH."""
 
     def __repr__(self) -> str:
         """Without the token: settings may end up in a trace."""
@@ -95,7 +95,7 @@ class GpuMonitorSettings(Struct, frozen=True):
     port: Annotated[int, Meta(ge=1, le=65535)] = 8114
     """The port of hosts with `via: gpu-monitor`, unless a host has its own."""
     old_after: Annotated[Duration, Meta(ge=20, le=86_400)] = 120.0
-    """Files that have not changed for this long say nothing of now: the host is then shown as not readable."""
+    """Files that have not changed for this long are too old: the host is then shown as not readable."""
     consul: Url | None = None
     """An address that answers a list in JSON with a `Node` for each host, such as
     http://127.0.0.1:8500/v1/catalog/service/gpu. Each is watched via gpu-monitor."""
@@ -106,7 +106,7 @@ class GpuMonitorSettings(Struct, frozen=True):
 
 
 class CompatSettings(Struct, frozen=True):
-    """The monitors whose clients, nodes and files this hub takes. Nothing of one is served that is not named here."""
+    """The older monitors whose clients, nodes and files this hub accepts. Only those named here are served."""
 
     vesta: VestaSettings | None = None
     """Senders and readers of vesta."""
@@ -119,5 +119,5 @@ class CompatSettings(Struct, frozen=True):
 
 
 def compat_problem(ways: Collection[str], settings: CompatSettings) -> str | None:
-    """Why hosts that are named via these ways could not be read; None where they can."""
+    """Why hosts with these `via` cannot be read; None if they can."""
     return NODES_NOT_READABLE if "gpu-cluster-status" in ways and settings.gpu_cluster_status is None else None

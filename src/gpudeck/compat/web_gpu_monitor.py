@@ -1,5 +1,5 @@
-"""Imports web-gpu-monitor's config.ini: its hosts are read over SSH, as before. Its SSH key becomes a setting, because
-no file of the hub's machine can be named over the network."""
+"""Imports web-gpu-monitor's config.ini: its hosts are read over SSH, as before. Its SSH key becomes a setting,
+because hosts that are added over the network cannot name files of the hub."""
 
 import configparser
 from pathlib import Path
@@ -17,7 +17,7 @@ _TITLES = ("", "load", "load_mem", "gpu_idx", "gpu_name", "gpu_uuid", "hostname"
 ZOMBIE = "Zombie"
 """Its word for a process without a known owner."""
 DRAINED = "maintenance"
-"""In place of a user, of an unused GPU that is drained."""
+"""In place of a user, for an unused GPU that is drained."""
 
 
 def read(file: Path, _: ImportContext) -> ImportPlan:

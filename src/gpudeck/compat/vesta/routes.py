@@ -1,6 +1,6 @@
 """The paths of vesta's server: /register/, /update/host/<id>, /states/, /gpu_table and /?term=true. Raw ASGI, as
-senders post all the time. Whatever goes wrong is answered with 200 and a status code in the body: on a 404 senders
-register again.
+senders post all the time. Errors are answered with 200 and a status code in the body: on a 404 senders register
+again.
 
 Also the route of `gpudeck import vesta`, with which admins bring the hosts and the past of another server:
 
@@ -87,7 +87,7 @@ _SETTINGS: Final = AvailabilitySettings()
 
 
 class VestaReply(Struct, frozen=True):
-    """`close`: what came with the request was not read to its end, so nothing more is to come on this connection."""
+    """`close`: the body was not read to its end, so the connection is closed."""
 
     body: bytes
     status: int = 200
@@ -108,7 +108,7 @@ TAKEN: Final = VestaReply(json.dumps({"status": "OK", "status_code": 200}).encod
 
 
 class VestaRoutes:
-    """Routes outside the API. `identify` says who reads, `policy` whether they may; senders bring the token instead."""
+    """Routes outside the API. `identify` and `policy` check readers; senders send the token instead."""
 
     def __init__(
         self,
@@ -136,13 +136,13 @@ class VestaRoutes:
 
     def takes(self, path: str, query: bytes) -> bool:
         if path == "/":
-            # Other parameters than `detail` mean the hub's own text, which knows `term` too.
+            # Other parameters than `detail` request the hub's own text, which also has `term`.
             parameters = _read_query(query) if b"term=" in query else {}
             return is_on(parameters.get("term")) and not parameters.keys() & _OWN_WORDS
         return self.owns(path) or path in {_STATES, _TABLE, f"{_TABLE}/"} or path.startswith("/states/")
 
     def owns(self, path: str) -> bool:
-        """Those of senders, which have limits of their own: see `ReportSenders`."""
+        """The paths of senders, which have their own limits: see `ReportSenders`."""
         return path.startswith(_UPDATE) or path in {_REGISTER, f"{_REGISTER}/"}
 
     def recognize(self, path: str, scope: Scope) -> ReportSender | None:
@@ -158,7 +158,7 @@ class VestaRoutes:
         return body == FORBIDDEN.body
 
     async def refuse(self, send: Send) -> None:
-        """As forbidden: after the answer that the id is unknown, a sender would register, and come even more often."""
+        """Answer "forbidden": on "unknown id" a sender would register, and send even more requests."""
         await _send(send, FORBIDDEN)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -174,7 +174,7 @@ class VestaRoutes:
             await _send(send, reply)
 
     async def _answer(self, path: str, scope: Scope, receive: Receive) -> VestaReply | None:
-        """None where the sender went away in the middle of its post."""
+        """None if the sender closed the connection during its post."""
         if path.startswith(_UPDATE):
             return await self._update(_read_id(path), scope, receive)
         if path.startswith(_REGISTER):
@@ -203,7 +203,7 @@ class VestaRoutes:
             await self._samples.keep(host.id, at, gpus)
             await self._register.note_seen(host, _address(scope))
         except Temporary as error:
-            # The fleet has it: the sender did nothing wrong.
+            # The fleet has the report, so the sender gets no error.
             self._warn("samples", f"what vesta senders post is not kept for fetch_num: {error}")
         return TAKEN
 
@@ -225,7 +225,7 @@ class VestaRoutes:
             run_id=f"{self._run_id}-{host.id}"[:64],
             sequence=host.sequence,
             collected_at=now,
-            # The fleet calls a host down after four intervals.
+            # In the fleet a host is down after four intervals.
             interval_seconds=host.silence_limit(self._settings.down_after) / 4,
             report=replace(report, addresses=[host.address] if host.address else []),
             agent_version="vesta",
@@ -251,14 +251,14 @@ class VestaRoutes:
         return is_right
 
     def _has_token(self, scope: Scope) -> bool:
-        """Compared in a time that says nothing of it."""
+        """Compares in constant time."""
         token = _read_query(scope["query_string"]).get("token", "").encode("utf-8", "surrogatepass")
         return hmac.compare_digest(token, self._token)
 
     async def _read(self, path: str, scope: Scope) -> VestaReply:
         if scope["method"] not in {"GET", "HEAD"}:
             return NOT_FOUND
-        # Senders are never asked: the original restricted readers alone.
+        # Only readers are restricted, as in the original.
         if not self._readers.is_empty and not self._readers.has(_address(scope)):
             return ELSEWHERE
         try:
@@ -289,7 +289,7 @@ class VestaRoutes:
 
     async def _describe_all(self, visibility: Visibility, count: int) -> bytes:
         hosts = self._states.hosts(self._now())
-        # A sample of a host is about a kilobyte: of many hosts a few are sent, so that the answer is bounded.
+        # A sample has about a kilobyte: with many hosts fewer are sent, so that the answer is bounded.
         count = min(count, max(1, _MAX_SAMPLES // max(1, len(hosts))))
         parts, budget = list[str](), LoopBudget()
         for host in hosts:
@@ -302,7 +302,7 @@ class VestaRoutes:
         return f"{{{', '.join(parts)}}}".encode()
 
     async def _describe(self, host: VestaHost, visibility: Visibility, count: int) -> Json:
-        """Its newest state is the last. Before it stands what was posted or imported, each at its own time."""
+        """Posted and imported samples, each at its own time, then the newest state."""
         wanted, registered, past = min(count, MOST) - host.has_reported, host.registered, list[Moment]()
         if wanted > 0 and registered is not None:
             newest = float("inf") if host.state is None or not host.has_reported else host.state.observed_at
@@ -314,7 +314,7 @@ class VestaRoutes:
         return self._states.describe(host, visibility, past)
 
     def _warn(self, about: str, sentence: str) -> None:
-        """At most once a minute for each: wrong requests are repeated. Queries are not logged: they hold tokens."""
+        """At most once a minute for each `about`: wrong requests repeat. Never log queries: they contain tokens."""
         now = time.monotonic()
         if now - self._warned_at.get(about, float("-inf")) < _QUIET_SECONDS:
             return
@@ -325,7 +325,7 @@ class VestaRoutes:
 
 
 def _read_post(body: bytes, host: str) -> tuple[VestaPost, Json]:
-    """Also in the words in which it is kept. Raises ReportRefused."""
+    """The post, and its GPUs in the form in which they are stored. Raises ReportRefused."""
     post = read_post(body, host)
     return post, describe_post(post)
 
@@ -359,7 +359,7 @@ def _read_count(text: str | None) -> int:
 
 
 def _address(scope: Scope) -> str:
-    """As the original shows it: one of IPv4 is never written as one of IPv6."""
+    """As in the original: IPv4 is never written as IPv6."""
     address = str(scope["client"][0])[:64] if scope.get("client") else ""
     return str(parse_address(address) or address)
 
@@ -390,8 +390,8 @@ class VestaImport(Struct, frozen=True):
 
 
 class VestaImported(Struct, frozen=True):
-    """Whether the host is new here, and how many of the rows were. Rows up to `since` are not taken: they were before,
-    or the history does not keep rows of that age. `since` is null without a history."""
+    """Whether the host is new here, and how many of the rows were. Rows up to `since` are not taken: they were taken
+    before, or are older than the history keeps. `since` is null without a history."""
 
     is_new: bool
     taken: int
@@ -399,8 +399,8 @@ class VestaImported(Struct, frozen=True):
 
 
 class VestaImportRoute:
-    """`has_room`: the history keeps up with what it is given. `settle` blocks until that is on the disk and returns
-    whether it is. The history keeps `keeps` seconds."""
+    """`has_room`: the history has room for more samples. `settle` blocks until they are on the disk, and returns
+    whether they are. The history keeps `keeps` seconds."""
 
     def __init__(
         self,
@@ -469,7 +469,7 @@ class VestaImportRoute:
         await self._samples.add(host.id, await parse_in_thread(_describe_rows, rows, name))
         host.last_at = max(host.last_at or 0.0, until)
         history.take([make_sample(name, at, wanted.interval, gpus) for at, gpus in rows])
-        # It counts as taken when it is on the disk: what a full one has dropped is sent again.
+        # Rows count as taken when they are on the disk: those that a full disk dropped are sent again.
         if not await asyncio.to_thread(self._settle) or history.problem is not None:
             raise _busy(history)
         await self._samples.note_imported(wanted.id, until)

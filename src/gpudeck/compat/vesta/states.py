@@ -25,9 +25,9 @@ _TEXT_FORMATS: Final = {"DMY": "%d/%m/%Y %H:%M:%S", "MDY": "%m/%d/%Y %H:%M:%S", 
 
 
 class VestaHost(Struct, frozen=True):
-    """One host as readers see it. `state` is None for one that has registered and not reported since the start,
+    """One host as readers see it. `state` is None if it has registered, but not reported since the start,
     `registered` for one without a sender of vesta. `last_at` is when it last reported, also before the hub's
-    start. `has_reported`: the fleet knows more of it than what was stored before the start."""
+    start. `has_reported`: the fleet has a report of it since the start."""
 
     name: str
     state: HostState | None
@@ -62,7 +62,7 @@ class VestaStates:
         return next(iter(named or (host for host in hosts if host.state is not None and host.state.name == name)), None)
 
     def _all(self, now: float) -> Iterator[VestaHost]:
-        """Of two with one name, the one that is up comes last, and so counts."""
+        """Of two hosts with one name the one that is up comes last, and is used."""
         states = {host.name: host for host in self._fleet.hosts.values()}
         hosts = [self._make(each.name, states.get(each.host), each, now) for each in self._register]
         taken = {host.state.name for host in hosts if host.state is not None}
@@ -109,7 +109,7 @@ class VestaStates:
         if host.state is None:
             return {}
         view = visibility.host(host.state.cached_view())
-        # In the sender's own words; not of a host that another source reports.
+        # As the sender wrote it, unless another source reports the host.
         posted = host.registered.posted if host.registered is not None and host.is_of_vesta else {}
         read_at = _format(view.last_report_at or 0.0, "%Y/%m/%d %H:%M:%S", milliseconds=True)
         return {
@@ -143,7 +143,7 @@ def describe_post(post: VestaPost) -> Json:
 
 
 def hide_commands(gpus: Json, visibility: Visibility) -> Json:
-    """The GPUs of a kept sample, with the commands that may be shown."""
+    """The GPUs of a stored sample, without commands that must be hidden."""
     for gpu in gpus.values():
         for process in gpu["processes"] or ():
             process["name"] = process["name"] if visibility.shows_commands_of(process["user"]) else None
@@ -291,7 +291,7 @@ def _describe_box(gpu: dict[str, Any], inner: int) -> list[str]:
 
 
 def _keep_end(text: str, width: int) -> str:
-    """The text, cut at its front to at most so many columns: paths of programs differ at their ends."""
+    """The text, cut at its front to that width: paths of programs differ at their ends."""
     if width_of(text) <= width:
         return text
     text = text[-width:]

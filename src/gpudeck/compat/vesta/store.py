@@ -60,7 +60,7 @@ def read_post(body: bytes, host: str) -> VestaPost:
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         pass
     try:
-        # Senders write what Python calls JSON: NaN too, and the halves of characters in a program's name.
+        # Senders write Python's JSON: with NaN, and with half surrogate pairs in names of programs.
         return read_gpus(json.loads(body.decode()), host)
     except (RecursionError, ValueError) as error:
         raise ReportRefused(400, "malformed", "the body is no JSON") from error
@@ -127,8 +127,8 @@ _DELETE_OLD: Final = delete(vesta_samples).where(
 
 
 def make_name(wanted: str, is_taken: Callable[[str], bool]) -> str | None:
-    """The name under which a sender is registered; None for what cannot be one. Letters of any script stay; every other
-    sign becomes `_`."""
+    """The name under which a sender is registered; None for an invalid one. Letters of any script stay; all other
+    characters become `_`."""
     if not 0 < len(wanted) <= LONGEST:
         return None
     name = "".join(sign if _may_stay(sign) else "_" for sign in wanted)
@@ -147,8 +147,8 @@ def _may_stay(sign: str) -> bool:
 
 
 def fleet_name(name: str, registered_id: str) -> str:
-    """The name in the fleet, which knows letters, digits, dots, dashes and underscores of ASCII alone; with a part of
-    the id where something is left out."""
+    """The name in the fleet: ASCII letters, digits, dots, dashes and underscores; with a part of the id if other
+    characters were left out."""
     if _FLEET_NAME.match(name):
         return name
     rest = _NOT_IN_FLEET_NAME.sub("_", name).strip("._-")
@@ -177,8 +177,8 @@ class Registered(Struct):
         self.posted = posted
 
     def silence_limit(self, down_after: float) -> float:
-        """After how many seconds without a post it is down. One that posts about as rarely as `down_after` has two
-        thirds more, or it would be down or late between any two posts."""
+        """The seconds without a post after which it is down. A sender that posts about as rarely as `down_after` has
+        two thirds more, or it would be down between any two posts."""
         is_rare = self.gap is None or self.gap > 0.7 * down_after
         return down_after * 5 / 3 if is_rare else down_after
 
@@ -225,7 +225,7 @@ class VestaRegister:
         return self._by_name.get(name)
 
     async def find(self, host_id: str) -> Registered | None:
-        """One that is known here, or that another hub registered in the same database; None for an unknown one."""
+        """A host that is known here, or that another hub registered in the same database; None for an unknown id."""
         if host_id not in self._by_id:
             await self.load(host_id)
         return self._by_id.get(host_id)
@@ -242,15 +242,15 @@ class VestaRegister:
             made = await self.put(f"{secrets.randbits(128):x}", name, address)
             if made is not None:
                 return made
-            # Another hub on the same database was quicker: now it is known.
+            # Another hub on the same database has just taken that name.
             await self.load()
         return None
 
     async def put(self, host_id: str, name: str, address: str) -> Registered | None:
-        """Register a host with an id and a name that it has already; None where one of both is taken."""
+        """Register a host with a given id and name; None if either is taken."""
         if host_id in self._by_id or name in self._by_name:
             return None
-        # Before anything is awaited: no other sender gets the name meanwhile.
+        # Before anything is awaited, so that no other sender gets the name.
         now = self._now()
         made = self._keep(host_id, name, address, now)
         row = {"id": host_id, "name": name, "address": address, "created_at": now, "seen_at": now}
@@ -265,7 +265,7 @@ class VestaRegister:
         return made
 
     async def note_seen(self, host: Registered, address: str) -> None:
-        """In the database once an hour at most."""
+        """Note a post; at most once an hour in the database."""
         now = self._now()
         host.address = address
         if now - host.seen_at < SEEN_EVERY:
@@ -300,7 +300,7 @@ class VestaRegister:
 
 
 class Samples:
-    """By the id of a sender. Everything raises Temporary if the database does not answer."""
+    """Samples by the id of a sender. All methods raise Temporary if the database does not answer."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -310,7 +310,7 @@ class Samples:
         self._next: asyncio.Task[None] | None = None
 
     async def keep(self, host_id: str, at: float, gpus: Json) -> None:
-        """A post. Returns once it is written; senders that post at once share a transaction."""
+        """Store a post; returns when it is written. Senders that post at the same time share a transaction."""
         self._waiting.append({"id": host_id, "at": at, "body": _pack(gpus)})
         if self._next is None or self._next.done():
             self._next = asyncio.create_task(self._write_waiting())
@@ -322,7 +322,7 @@ class Samples:
             await self.write(rows)
 
     async def imported_until(self, host_id: str) -> float | None:
-        """The newest time of the sender that was imported, also where the sender itself was forgotten since."""
+        """The newest imported time of the sender, also if the sender was forgotten since."""
         wanted = select(func.max(vesta_spans.c.end)).where(vesta_spans.c.id == host_id)
         async with self._database.begin() as connection:
             until: float | None = (await connection.execute(wanted)).scalar_one()
