@@ -37,7 +37,7 @@ from gpudeck.model.settings import is_loopback
 from gpudeck.server.asgi import Scope, read_headers
 
 COOKIE, LOGIN_COOKIE, NOTE_COOKIE = "gpudeck_session", "gpudeck_oidc", "gpudeck_note"
-"""Of a session, of a login through a provider that has begun, and of a note for the page that is opened next."""
+"""The cookies of a session, of a login through a provider, and of a note that the page shows once."""
 
 
 def make_cookie(connection: "Connection", name: str, value: str, max_age: int | None = None) -> Cookie:
@@ -61,7 +61,7 @@ def read_cookie(connection: "Connection", name: str) -> str:
 
 
 def _place_of(connection: "Connection") -> tuple[bool, str]:
-    """Whether the hub is served over TLS, and below which prefix."""
+    """Returns whether the hub is served over TLS, and its path prefix."""
     return connection.scope["scheme"] == "https", connection.scope["services"].prefix  # type: ignore[typeddict-item]
 
 
@@ -173,7 +173,7 @@ def caller_of(connection: Connection) -> Caller:
 
 
 def policy_of(connection: Connection) -> Policy:
-    """That of the hub that was called."""
+    """The access policy of the hub that serves this request."""
     policy: Policy = connection.scope["services"].policy  # type: ignore[typeddict-item]
     return policy
 
@@ -196,8 +196,8 @@ async def check_access(connection: Connection, handler: BaseRouteHandler) -> Non
 
 @functools.cache
 def _query_parameters(handler: BaseRouteHandler) -> tuple[str, ...]:
-    """Those that a route declares. Where it has some, any other is refused: a mistyped one would ask for something
-    else."""
+    """The query parameters that a route declares. If it has any, others are refused: a typo would otherwise be
+    ignored."""
     fields = handler.parsed_fn_signature.parameters.items()
     wanted = [(name, field.kwarg_definition) for name, field in fields]
     return tuple(found.name or name for name, found in wanted if isinstance(found, QueryParameter))
@@ -217,8 +217,8 @@ class Authenticator(Struct, frozen=True):
     prefix: str = ""
 
     async def identify(self, scope: Scope) -> Caller:
-        """Who makes this request. Raises RequestRefused for an unknown token, for several of them, and for what another
-        site's page asks."""
+        """Returns the caller. Raises RequestRefused for an unknown token, for several tokens, and for a request made by
+        a page of another site."""
         authorization, cookies, host, origin, site = read_headers(
             scope, b"authorization", b"cookie", b"host", b"origin", b"sec-fetch-site"
         )

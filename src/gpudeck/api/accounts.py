@@ -33,7 +33,7 @@ class AccountList(Struct, frozen=True):
 
 
 class NewAccount(Struct, frozen=True, forbid_unknown_fields=True):
-    """Without a password the account logs in through a trusted proxy alone."""
+    """An account without a password can log in only through a trusted proxy."""
 
     name: Name
     role: AccountRole = "user"
@@ -41,7 +41,7 @@ class NewAccount(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AccountChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """What is left out stays."""
+    """Fields that are left out stay unchanged."""
 
     role: AccountRole | None = None
     password: Password | None = None
@@ -56,7 +56,7 @@ async def list_accounts(auth: TheAuth) -> AccountList:
 
 @post("/api/v1/accounts", opt=access("admin"))
 async def add_account(caller: TheCaller, data: JSONBody[NewAccount], auth: TheAuth) -> Account:
-    """Make an account."""
+    """Create an account."""
     also = _entry(caller, auth, "add account", f"role {data.role}")
     account = await auth.accounts.add(data.name, data.role, data.password, also)
     auth.note_account()
@@ -65,7 +65,7 @@ async def add_account(caller: TheCaller, data: JSONBody[NewAccount], auth: TheAu
 
 @patch("/api/v1/accounts/{name:str}", opt=access("admin"))
 async def change_account(caller: TheCaller, name: AccountName, data: JSONBody[AccountChange], auth: TheAuth) -> Account:
-    """Change an account's role or password, or switch it off: all that is asked, or nothing."""
+    """Change an account's role or password, or disable it. If one change fails, none is made."""
     await _find_account(auth, name)
     also = _entry(caller, auth, "change account", _describe_change(data))
     return await auth.accounts.change(
@@ -133,7 +133,7 @@ async def list_tokens(caller: TheCaller, auth: TheAuth) -> TokenList:
 
 @post("/api/v1/tokens", opt=access("user"))
 async def create_token(caller: TheCaller, data: JSONBody[NewToken], auth: TheAuth) -> MadeToken:
-    """Make a token. Its secret is in the answer, and nowhere else."""
+    """Create a token. The secret is returned once and is not stored."""
     is_admin = caller.is_at_least("admin")
     if not is_admin and (data.role == "agent" or RANKS[data.role] > RANKS[caller.role]):
         raise PermissionDeniedException(f"{caller.name} has the role {caller.role} and cannot hand out more")
@@ -154,7 +154,7 @@ async def create_token(caller: TheCaller, data: JSONBody[NewToken], auth: TheAut
 
 @delete("/api/v1/tokens/{token_id:int}", status_code=200, opt=access("user"))
 async def revoke_token(caller: TheCaller, token_id: _TokenId, auth: TheAuth) -> Done:
-    """Take a token back."""
+    """Revoke a token."""
     return await _revoke(auth, caller, token_id, is_any=caller.is_at_least("admin"))
 
 
@@ -175,7 +175,7 @@ class PersonalTokenMade(Struct, frozen=True):
 
 @post("/api/v1/me/token", opt=access("self"))
 async def create_own_token(caller: TheCaller, data: JSONBody[NewPersonalToken], auth: TheAuth) -> PersonalTokenMade:
-    """Make a token that can do what you can, for programs of yours (`gpudeck login`)."""
+    """Create a token with your role, for your own programs (`gpudeck login`)."""
     expires_at = auth.tokens.now() + data.expire_seconds
     _check_lifetime(auth, caller, expires_at)
     token, secret = await auth.tokens.create(
@@ -203,7 +203,7 @@ async def list_own_tokens(caller: TheCaller, auth: TheAuth) -> TokenList:
 
 @delete("/api/v1/me/tokens/{token_id:int}", status_code=200, opt=access("self"))
 async def revoke_one_of_own_tokens(caller: TheCaller, token_id: _TokenId, auth: TheAuth) -> Done:
-    """Take back one of your tokens."""
+    """Revoke one of your tokens."""
     return await _revoke(auth, caller, token_id, is_any=False)
 
 

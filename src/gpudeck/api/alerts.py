@@ -112,7 +112,7 @@ async def list_alerts(
     rule: Annotated[str | None, QueryParameter(max_length=64, description="The name of a rule")] = None,
     limit: Annotated[int, QueryParameter(ge=1, le=MAX_LISTED, description="At most so many")] = MAX_LISTED,
 ) -> Response[AlertList]:
-    """What is wrong now, the worst first. With `state=resolved`, what was."""
+    """Alerts that fire, the worst first. With `state=resolved`, past alerts."""
     states, severities = read_words("state", wanted, ALERT_STATES), read_words("severity", severity, SEVERITIES)
     found = [
         alert
@@ -142,7 +142,7 @@ async def acknowledge_alert(caller: TheCaller, key: _Id, auth: TheAuth, alerts: 
 async def acknowledge_alerts(
     caller: TheCaller, data: JSONBody[AlertIds], auth: TheAuth, alerts: TheAlerts
 ) -> AcknowledgedAlerts:
-    """Acknowledge several alerts at once. One that does not fire any more does not keep the others from it."""
+    """Acknowledge several alerts at once. Alerts that no longer fire are listed as failed."""
     wanted = dict.fromkeys(data.ids)
     found = await alerts.acknowledge_all(wanted, caller.name)
     done = [found[key] for key in wanted if key in found]
@@ -155,7 +155,7 @@ async def acknowledge_alerts(
 async def unacknowledge_alerts(
     caller: TheCaller, data: JSONBody[AlertIds], auth: TheAuth, alerts: TheAlerts
 ) -> AlertList:
-    """Withdraw your own acknowledgement of alerts. Those of others, and alerts that are resolved, stay as they are."""
+    """Withdraw your own acknowledgements. Those of others, and resolved alerts, stay as they are."""
     found = await alerts.withdraw_all(data.ids, caller.name)
     await auth.audit.record_all(caller, "unacknowledge alert", {f"alert {one.id}": one.title for one in found})
     return AlertList(found, clock.wall())

@@ -165,7 +165,7 @@ def on_http_error(request: Request[Any, Any, Any], error: HTTPException) -> Resp
 
 
 def _name_of(request: Request[Any, Any, Any], argument: str) -> str:
-    """What callers call a handler's argument."""
+    """The public name of a handler's argument."""
     handler = request.scope.get("route_handler")
     field = handler.parsed_fn_signature.parameters.get(argument) if isinstance(handler, HTTPRouteHandler) else None
     return getattr(field and field.kwarg_definition, "name", None) or argument
@@ -181,7 +181,7 @@ _SCHEMA_WORDS = (
     (re.compile(r"^Expected `(?:int|float)` >= (\S+)"), r"at least \1"),
     (re.compile(r"^Expected `str` matching regex .*"), "it is empty or has characters that are not allowed"),
 )
-"""What msgspec says of values that are too long, too large or of other characters, and what we say."""
+"""Messages of msgspec about invalid values, and our own in their place."""
 
 
 def _plain(message: str) -> str:
@@ -205,8 +205,7 @@ async def send_refusal(send: Send, error: RequestRefused | Temporary) -> None:
 
 
 def as_refusal(error: RequestRefused | Temporary) -> RequestRefused:
-    """What is temporary is answered with 503, for everybody who can reach the hub: without the place of its database.
-    The fleet is shown all the same: it needs none."""
+    """A temporary error becomes 503. Everyone can read it, so it does not name the location of the database."""
     if isinstance(error, RequestRefused):
         return error
     if isinstance(error, Unavailable):

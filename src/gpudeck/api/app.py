@@ -43,7 +43,7 @@ from gpudeck.server.asgi import App, Receive, Scope, Send, live, send_json
 
 REPORTS, STREAM = "/api/v1/reports", "/api/v1/stream"
 MOST_BODY_BYTES = 256 * 1024
-"""Of a request: a reservation of 5,000 GPUs by their UUIDs. Reports have a limit of their own."""
+"""The limit of a request body: a reservation of 5,000 GPUs by UUID. Reports have their own limit."""
 HEALTH, READINESS = "/healthz", "/readyz"
 
 
@@ -237,7 +237,7 @@ class ApiApp:
 
 
 def _as_asker(caller: Caller, scope: Scope) -> Hashable:
-    """Whose questions are counted together: an account's, a token's, and else those of an address."""
+    """The key by which history queries are limited: the account, else the token, else the address."""
     if caller.account_id is not None or caller.token_id is not None:
         return caller.account_id, caller.token_id if caller.account_id is None else None
     return count_as(scope["client"][0]) if scope.get("client") else None

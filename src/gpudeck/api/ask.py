@@ -31,7 +31,7 @@ _SENDER_BURST: Final = 5
 _OWNER_BURST: Final = 5
 _PER_SECOND: Final = 1 / 600
 _AGAIN_SECONDS: Final = 3600.0
-"""So long after a question about a GPU the same sender asks about it again at the earliest."""
+"""The same sender can ask about the same GPU once in this time."""
 
 
 class AskLimits:

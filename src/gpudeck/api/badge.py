@@ -83,7 +83,7 @@ def count_matching(fleet: Fleet, words: str) -> FleetCount:
 
 
 def _read_words(policy: Policy, request: HubRequest, q: str, model: str) -> str:
-    """What counts, as words of the search. Raises RequestRefused."""
+    """The filter as search words. Raises RequestRefused."""
     policy.check("read", caller_of(request))
     # A quote would end the word. No model has one.
     model = model.replace('"', " ").strip()
@@ -94,7 +94,7 @@ def _read_words(policy: Policy, request: HubRequest, q: str, model: str) -> str:
 
 
 async def _read_curve(history: HistoryQueries) -> Curve | None:
-    """None where the hub keeps no history, or cannot read it now: the numbers of now do not depend on it."""
+    """None if the hub keeps no history or cannot read it now: the current numbers are shown without it."""
     end = history.now()
     try:
         found = await history.ask(

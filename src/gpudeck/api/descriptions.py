@@ -1,5 +1,5 @@
-"""What the properties of the API's shapes mean, for the OpenAPI document: by name, and by `Shape.name` where a name
-means something else there; several names have commas between them. Metrics are described by the catalog.
+"""Descriptions of the properties of the API's shapes, for the OpenAPI document: by name, and by `Shape.name` if a name
+means something else there. Several names are separated by commas. Metrics are described by the catalog.
 
 Times are Unix seconds on the hub's clock, unless the description says otherwise. Where null means something else than
 *unknown*, or *not given* in a request, the description says so after "null:". A test fails for a property without a
@@ -565,7 +565,7 @@ PARAMETERS: Final = {
     "scheduler": "Only this scheduler",
     "user": "Only this user, by the login name",
 }
-"""Of query parameters that do not describe themselves."""
+"""Descriptions of query parameters that are shared by several routes."""
 EXAMPLES: Final[dict[str, object]] = {
     "availability": "free",
     "by": "user",

@@ -43,12 +43,12 @@ PART_BYTES: Final = 200_000
 """Small enough that sending it costs the address of the asker nothing more: the questions have limits of their own."""
 _RUNS_AT_ONCE: Final = 500
 _TRIES, _PAUSE_SECONDS = 30, 1.0
-"""Of a part while the hub has too many other questions, or its database does not answer."""
+"""Retries of one part while the hub is busy or its database does not answer."""
 T = TypeVar("T")
 
 
 def _fields(text: str) -> list[Field]:
-    """Of `name` and `name:kind`; text if not given."""
+    """Reads `name` and `name:kind`; the default kind is text."""
     named = (word.partition(":") for word in text.split())
     return [Field(name, msgspec.convert(kind or "text", Kind)) for name, _, kind in named]
 

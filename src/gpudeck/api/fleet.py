@@ -69,7 +69,7 @@ class _RowBlock(NamedTuple):
 
 
 class _Reasons:
-    """Why values are unknown, each set of reasons once, and the number that stands for it."""
+    """The sets of reasons for unknown values; each distinct set has a number."""
 
     def __init__(self) -> None:
         self.all: list[dict[str, str]] = []
@@ -141,7 +141,7 @@ def _read_gpus(hosts: Sequence[HostState], first_host: int, table: Any, reasons:
 
 
 def _some(gpus: Sequence[GpuState], is_told: Any, tell: Any) -> list[Any]:
-    """What few GPUs have, None for all others."""
+    """Values that few GPUs have; None for all others."""
     told: list[Any] = [None] * len(gpus)
     for at in np.flatnonzero(is_told).tolist():
         told[at] = tell(gpus[at])

@@ -59,7 +59,7 @@ _Metric = Annotated[str, QueryParameter(max_length=128, description="Such as uti
 
 
 def note_asker(asker: Hashable) -> None:
-    """Whose questions those of this request are."""
+    """Set the key by which the queries of this request are limited."""
     _asker.set(asker)
 
 
@@ -83,7 +83,7 @@ class HistoryQueries:
         return self._store
 
     async def ask(self, question: Callable[[Store], T]) -> T:
-        """What the store says. Raises HistoryRefused, and Temporary when too many ask at once."""
+        """Run a query in a thread. Raises HistoryRefused, and Temporary if too many queries wait."""
         store, asker, asked = self.check_kept(), _asker.get(), monotonic()
         await self._queue.acquire(asker)
         # A thread cannot be cancelled: the slot is free when it ends, not when the asker disconnects.
@@ -102,7 +102,7 @@ class HistoryQueries:
             answer.exception()
 
     def _work(self, question: Callable[[Store], T], store: Store) -> tuple[T, float]:
-        """With the seconds for which a processor was busy with it."""
+        """Returns the answer and the CPU seconds it took."""
         began = thread_time()
         self._budget.apply()
         found = question(store)

@@ -187,7 +187,7 @@ class HostAdmin:
         await self._forget({host.id for host in hosts})
 
     async def _take_off_list(self, names: Collection[str]) -> bool:
-        """Whether one of them had been added."""
+        """Returns whether any of them was in the list of added hosts."""
         await self._tokens.revoke_of_hosts(names)
         try:
             was_there = self._managed.remove(names)
@@ -228,7 +228,7 @@ class HostAdmin:
         return secret
 
     def origin_of(self, name: str) -> str | None:
-        """What names the host; None for one that reports by itself."""
+        """The list that names the host; None for a host that reports by itself."""
         with contextlib.suppress(UsageError):
             target = self._configured(name)
             return target.origin if target is not None else None

@@ -72,7 +72,7 @@ class Requirement(NamedTuple):
 
 
 def list_requirements() -> list[Requirement]:
-    """Those of the base install. None of them needs others."""
+    """The requirements of the base install. None of them has further requirements."""
     found = []
     for text in distribution("gpudeck").requires or ():
         if "extra ==" not in text:

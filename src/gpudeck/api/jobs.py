@@ -32,7 +32,7 @@ from gpudeck.schedulers.job_report import add_stretches
 from gpudeck.schedulers.job_store import JobQuery, import_jobs
 
 MAX_JOBS: Final = 20
-"""Of an array's tasks the newest are judged."""
+"""Only the newest tasks of a job array get a verdict."""
 _CODE: Final = re.compile(r"XID (\d{1,4})\b")
 _FaultsByGpu = dict[str, list[Fault]]
 
@@ -91,7 +91,7 @@ def _find_cpu(job: JobReport) -> float | None:
 
 
 async def _find_faults(events: EventLog, start: float, end: float) -> _FaultsByGpu:
-    """Of that time the newest; none where the log does not answer."""
+    """The newest faults of that time; none if the event log does not answer."""
     found: _FaultsByGpu = {}
     with contextlib.suppress(Temporary):
         for event in await events.find(EventQuery(start=start, end=end, kinds=("xid",), limit=MAX_EVENTS)):

@@ -74,7 +74,7 @@ class LoginProvider(Struct, frozen=True):
 
 
 class Me(Struct, frozen=True):
-    """Who asks, and what they may do here. `logins` are their names on the hosts.
+    """The caller and their permissions. `logins` are their names on the hosts.
 
     `can_log_in` says that there are accounts, `needs_first_admin` that the first one is still to be made, `has_proxy`
     that a proxy may identify users: those that it identifies (`kind` is proxy) cannot log out here. `has_password`:
@@ -119,7 +119,7 @@ class Done(Struct, frozen=True):
 
 @get("/api/v1/me", opt=access("open"))
 async def read_me(request: AuthRequest, auth: TheAuth, jobs: TheJobs) -> Response[Me]:
-    """Who the hub takes you for, and what you may do."""
+    """Your identity and permissions."""
     me, cookies = await describe_visitor(request, auth, jobs)
     return Response(me, cookies=cookies)
 
@@ -176,7 +176,7 @@ async def log_out_everywhere(request: AuthRequest, auth: TheAuth) -> Response[Do
 
 @get("/api/v1/me/sessions", opt=access("self"))
 async def list_sessions(request: AuthRequest, auth: TheAuth) -> SessionList:
-    """Where you are logged in."""
+    """Your sessions."""
     return SessionList(await auth.sessions.list(_account_of(caller_of(request)), read_cookie(request, COOKIE)))
 
 
@@ -188,7 +188,7 @@ async def end_own_session(caller: TheCaller, session_id: SessionId, auth: TheAut
 
 @get("/api/v1/sessions", opt=access("admin"))
 async def list_all_sessions(request: AuthRequest, auth: TheAuth) -> SessionList:
-    """Who is logged in, and where."""
+    """All sessions."""
     return SessionList(await auth.sessions.list(own=read_cookie(request, COOKIE)))
 
 
@@ -304,7 +304,7 @@ async def _find_provider(request: AuthRequest, auth: Auth) -> "tuple[OidcProvide
 
 
 def write_note(request: AuthRequest, note: str) -> Cookie:
-    """Why a login did not succeed, for the page that is opened next; an empty one takes it back."""
+    """A cookie with the reason why a login failed, which the page shows once. An empty note deletes the cookie."""
     body = base64.urlsafe_b64encode(note.encode()[:_MAX_NOTE]).decode()
     return make_cookie(request, NOTE_COOKIE, body, max_age=_NOTE_SECONDS if note else 0)
 

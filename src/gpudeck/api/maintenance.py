@@ -48,7 +48,7 @@ class NewMaintenance(Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 @get("/api/v1/maintenance", opt=access("read"))
 async def list_maintenance(maintenance: TheWindows) -> MaintenanceList:
-    """What is drained now or will be: hosts and GPUs, from when until when, by whom and why."""
+    """Current and planned maintenance of hosts and GPUs, with its time, author and reason."""
     return maintenance.show_all()
 
 

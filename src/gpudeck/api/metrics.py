@@ -164,7 +164,7 @@ class MetricsPage:
         )
 
     def _label(self, host: HostState) -> _Labels:
-        """With a name that is this host's alone: Prometheus takes no series twice."""
+        """Labels with a unique host name: Prometheus refuses duplicate series."""
         name = host.name if len(self._hub.fleet.called(host.name)) == 1 else f"{host.name}/{host.id}"
         site = host.facts.labels
         version, kept = int(self._hub.fleet.table.hosts.devices_version[host.row]), self._labels.get(host.id)
@@ -218,7 +218,7 @@ class MetricsPage:
 
 
 def _alert_family(alerts: AlertManager) -> _Family:
-    """Those that fire, including acknowledged ones. A rule that does not fire has no series."""
+    """Alerts that fire, including acknowledged ones. A rule that does not fire has no series."""
     counts = Counter((record.rule, record.severity) for record in alerts.engine.firing())
     samples: list[Sample] = [
         ({"rule": rule, "severity": word}, count) for (rule, word), count in sorted(counts.items())

@@ -52,7 +52,7 @@ from gpudeck.views.text import NO_HOST, render_fleet
 from gpudeck.views.users import render_users
 
 MAX_BYTES = 400_000
-"""Of hosts, before compression: all of some thirty, of more the first screens."""
+"""The limit of embedded hosts before compression: about thirty hosts, or the first screens of a larger fleet."""
 _PLACE = b"</body>"
 _ESCAPES = ((b"&", b"\\u0026"), (b"<", b"\\u003c"), (b">", b"\\u003e"))
 _WIDEST, _USUAL = 1000, 100
@@ -68,7 +68,7 @@ _PAGE_NAMES = ("view", "sort")
 """In addresses copied from the page. They mean nothing here."""
 _CLIENTS = ("curl/", "wget/", "httpie/")
 _PROGRAMS = frozenset({"/metrics", "/healthz", "/readyz", "/schema", "/api"})
-"""What has one part, as a host's address, and is for programs."""
+"""Paths with one part, like that of a host, that are for programs."""
 _HOW_TO_ENTER = 'Send a token (curl -H "Authorization: Bearer $TOKEN" …), or use `gpudeck login` and `gpudeck show`.'
 PAGE = Path(__file__).parent / "page"
 _TYPES = {
@@ -149,7 +149,7 @@ class NotUnderstood(Exception):
 
 
 def read_text_options(parameters: Mapping[str, str], terminal: str, host: str | None) -> TextOptions:
-    """What the parameters ask for; raises NotUnderstood. A mistyped one would otherwise show every GPU there is.
+    """Parses the parameters; raises NotUnderstood. A mistyped parameter would otherwise show every GPU.
 
     `terminal` is what the client says of its own: see `_wants_colour`.
     """
@@ -208,7 +208,7 @@ def _wants_colour(wanted: str, terminal: str) -> bool:
 
 
 def render_text(fleet: Fleet, options: TextOptions) -> TextAnswer:
-    """What was asked for. Takes a while where the fleet is large."""
+    """The fleet as text. Slow for a large fleet."""
     part = choose_hosts(fleet, [options.host]) if options.host else fleet
     if options.host and not part.hosts:
         return TextAnswer(404, _no_host(fleet, options.host).encode())

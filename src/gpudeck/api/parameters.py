@@ -47,7 +47,7 @@ def read_moment(name: str, value: float | str | None, now: float) -> float | Non
 
 
 def _check_moment(name: str, at: float) -> float:
-    """With an own message: a type's bounds do not say which year that is, or that these are milliseconds."""
+    """Checked here for a better message than that of a type's bounds: often the value is in milliseconds."""
     if not 0 <= at <= LAST:
         raise ValidationException(f"{name}: that is no time from 1970 to 9999; numbers are Unix seconds")
     return at
@@ -94,7 +94,7 @@ HostName = Annotated[str | None, QueryParameter(max_length=384, description="Onl
 HostPath = Annotated[str, PathParameter(description="A host's name or id")]
 GpuUuid = Annotated[str | None, QueryParameter(max_length=256, description="Only this GPU, by its UUID")]
 OnlyName = Annotated[str | None, QueryParameter(max_length=256)]
-"""Of something that its name says: see PARAMETERS in descriptions.py."""
+"""A name; PARAMETERS in descriptions.py describes it by the parameter."""
 JobLabel = Annotated[str | None, QueryParameter(max_length=256, description="The label, with by=label")]
 AtMost = Annotated[int, QueryParameter(ge=1, le=1000, description="At most so many")]
 
@@ -127,7 +127,7 @@ def word_list(words: Sequence[str], name: str | None = None) -> QueryParameter:
 
 
 def read_words(name: str, text: str | None, words: Sequence[_W]) -> tuple[_W, ...]:
-    """Those of `words` that the parameter names; raises ValidationException for another."""
+    """The words that the parameter lists; raises ValidationException for any not in `words`."""
     known = {str(word): word for word in words}
     found = [known.get(word) for word in text.split(",")] if text is not None else []
     if None in found:

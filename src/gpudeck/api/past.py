@@ -43,7 +43,7 @@ def read_metrics(text: str | None) -> frozenset[str] | None:
 
 
 async def read_context(services: ApiServices, at: float, now: float) -> PastContext:
-    """What the database knows of that moment. One part that cannot be read hides no other: it is among the problems."""
+    """Reservations, alerts and driver errors of that moment. A part that cannot be read becomes a problem."""
     context = PastContext()
     for what, read in (
         ("reservations", _add_reservations),

@@ -37,7 +37,7 @@ _Number = Annotated[int, PathParameter(description="The request's number", ge=1,
 
 @get("/api/v1/queue", opt=access("read"))
 async def list_queue(queue: TheQueue) -> QueueList:
-    """Who waits for what, in order."""
+    """The requests in the queue, in order."""
     return QueueList(queue.list(), queue.claimed)
 
 

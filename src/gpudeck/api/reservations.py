@@ -134,7 +134,7 @@ class ReservationPreview(Struct, frozen=True, kw_only=True):
 
 
 class ReservationHandler:
-    """What the routes and the chat bot do with reservations: they show, reserve and change them, and record that."""
+    """Shows, makes and changes reservations with their audit entries, for the routes and the chat bot."""
 
     def __init__(self, hub: Hub, auth: Auth, calendar: ReservationCalendar) -> None:
         self._hub = hub
@@ -210,7 +210,7 @@ class ReservationHandler:
         return self.show_all([one])[0]
 
     def show_all(self, reservations: Iterable[Reservation]) -> list[ShownReservation]:
-        """With what the fleet says of their GPUs: one that is gone is flagged."""
+        """GPUs that the fleet no longer has are flagged."""
         there = {uuid for host in self._hub.fleet.hosts.values() for uuid in host.gpus}
         now = self.now()
         return [show_reservation(one, now, there) for one in reservations]

@@ -101,7 +101,7 @@ class ProcessValues(Struct):
 
 
 class SummaryValues(Struct):
-    """Of the GPUs of each host in `rows`: the mean utilization and the highest temperature."""
+    """The mean utilization and the highest temperature of the GPUs of each host in `rows`."""
 
     rows: list[int]
     utilization_percent: list[Value]
@@ -109,7 +109,7 @@ class SummaryValues(Struct):
 
 
 class GpuModel(Struct):
-    """What of the first GPU of a host applies to each that does not say otherwise."""
+    """Values of the first GPU of a host, which apply to each GPU without its own."""
 
     name: str
     display_name: str
@@ -228,7 +228,7 @@ _STATUS = {"type": "object", "properties": {"status": {"enum": ["taken", "repeat
 _ANYBODY: list[dict[str, list[str]]] = [{}]
 _KNOWN: list[dict[str, list[str]]] = [{"bearer": []}, {"session": []}]
 READERS = _KNOWN + _ANYBODY
-"""With a token or a session, or without any where the setting `read` is `open`."""
+"""Callers with a token or a session, and everyone if the setting `read` is `open`."""
 _SECURITY = {"open": READERS, "read": READERS, "reserve": READERS, "self": _KNOWN, "user": _KNOWN, "admin": _KNOWN}
 _RAW_PATHS: dict[str, Any] = {
     "/api/v1/reports": {
@@ -336,7 +336,7 @@ def name_operation(handler: HTTPRouteHandler, _: object, path: Sequence[str | Pa
 
 
 def _find_levels(app: Litestar) -> dict[tuple[str, str], str]:
-    """Who may call a route, by its path and method."""
+    """The access level of each route, by path and method."""
     return {
         (route.path_format, method.lower()): handler.opt["access"]
         for route in app.routes
@@ -410,7 +410,7 @@ def _describe_properties(
 
 
 def _about(shape: str, name: str, schema: dict[str, Any], null: str) -> str | None:
-    """What a property means, with its unit and with what null means, where it may be null."""
+    """The description of a property, with its unit and with the meaning of null if it may be null."""
     metrics = HOST_METRICS if shape.startswith("Host") else GPU_METRICS
     text = DESCRIPTIONS.get(f"{shape}.{name}")
     if text is None and (metric := metrics.get(name)) is not None:
@@ -440,12 +440,12 @@ _UNITS = {
 
 
 def _may_be_null(schema: dict[str, Any]) -> bool:
-    """Whether it may be null, or a value in it."""
+    """Whether the property, or a value in it, may be null."""
     return str({"type": "null"}) in str(schema) or None in schema.get("enum", ())
 
 
 def _with_example(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """With an example, where the type allows it."""
+    """Adds an example if the type allows it."""
     example = EXAMPLES.get(name)
     kinds = [kind.get("type") for kind in (*schema.get("anyOf", ()), *schema.get("oneOf", ()), schema)]
     wanted = ("string",) if isinstance(example, str) else ("integer", "number")
@@ -455,7 +455,7 @@ def _with_example(name: str, schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find_structs(app: Litestar, own: Iterable[Any]) -> Structs:
-    """Those that the document is made from. Others of the process, such as a plugin's, may have the same names."""
+    """All structs of the document. Others in the process, such as a plugin's, may have the same names."""
     found = set[type[Struct]]()
     left = [*own, *(kind for route in app.routes if isinstance(route, HTTPRoute) for kind in _kinds_of(route))]
     while left:
@@ -469,7 +469,7 @@ def _find_structs(app: Litestar, own: Iterable[Any]) -> Structs:
 
 
 def _kinds_of(route: HTTPRoute) -> Iterator[Any]:
-    """What its handlers take and answer."""
+    """The types that its handlers take and return."""
     for handler in route.route_handlers:
         signature = handler.parsed_fn_signature
         yield from (field.annotation for field in (signature.return_type, *signature.parameters.values()))

@@ -38,8 +38,8 @@ export interface paths {
         get: operations["listAccounts"];
         put?: never;
         /**
-         * Make an account
-         * @description Make an account.
+         * Create an account
+         * @description Create an account.
          */
         post: operations["addAccount"];
         delete?: never;
@@ -66,8 +66,8 @@ export interface paths {
         options?: never;
         head?: never;
         /**
-         * Change an account's role or password, or switch it off
-         * @description Change an account's role or password, or switch it off: all that is asked, or nothing.
+         * Change an account's role or password, or disable it
+         * @description Change an account's role or password, or disable it. If one change fails, none is made.
          */
         patch: operations["changeAccount"];
         trace?: never;
@@ -80,8 +80,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What is wrong now, the worst first
-         * @description What is wrong now, the worst first. With `state=resolved`, what was.
+         * Alerts that fire, the worst first
+         * @description Alerts that fire, the worst first. With `state=resolved`, past alerts.
          */
         get: operations["listAlerts"];
         put?: never;
@@ -103,7 +103,7 @@ export interface paths {
         put?: never;
         /**
          * Acknowledge several alerts at once
-         * @description Acknowledge several alerts at once. One that does not fire any more does not keep the others from it.
+         * @description Acknowledge several alerts at once. Alerts that no longer fire are listed as failed.
          */
         post: operations["acknowledgeAlerts"];
         delete?: never;
@@ -142,8 +142,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Withdraw your own acknowledgement of alerts
-         * @description Withdraw your own acknowledgement of alerts. Those of others, and alerts that are resolved, stay as they are.
+         * Withdraw your own acknowledgements
+         * @description Withdraw your own acknowledgements. Those of others, and resolved alerts, stay as they are.
          */
         post: operations["unacknowledgeAlerts"];
         delete?: never;
@@ -665,7 +665,7 @@ export interface paths {
         /**
          * What the rules as they are now would have done in the past, to whom, and what it would have saved
          * @description What the rules as they are now would have done in the past, to whom, and what it would have saved. Nothing is
-         *     sent. Without a range, the last 30 days.
+         *     sent. Without a range, the last 30 days. Ladders may have begun before it; only steps and hours in it count.
          */
         get: operations["dryRunIdlePolicy"];
         put?: never;
@@ -970,8 +970,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What is drained now or will be
-         * @description What is drained now or will be: hosts and GPUs, from when until when, by whom and why.
+         * Current and planned maintenance of hosts and GPUs, with its time, author and reason
+         * @description Current and planned maintenance of hosts and GPUs, with its time, author and reason.
          */
         get: operations["listMaintenance"];
         put?: never;
@@ -1015,8 +1015,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Who the hub takes you for, and what you may do
-         * @description Who the hub takes you for, and what you may do.
+         * Your identity and permissions
+         * @description Your identity and permissions.
          */
         get: operations["readMe"];
         put?: never;
@@ -1079,8 +1079,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Where you are logged in
-         * @description Where you are logged in.
+         * Your sessions
+         * @description Your sessions.
          */
         get: operations["listSessions"];
         put?: never;
@@ -1121,8 +1121,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Make a token that can do what you can, for programs of yours (`gpudeck login`)
-         * @description Make a token that can do what you can, for programs of yours (`gpudeck login`).
+         * Create a token with your role, for your own programs (`gpudeck login`)
+         * @description Create a token with your role, for your own programs (`gpudeck login`).
          */
         post: operations["createOwnToken"];
         /**
@@ -1166,8 +1166,8 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * Take back one of your tokens
-         * @description Take back one of your tokens.
+         * Revoke one of your tokens
+         * @description Revoke one of your tokens.
          */
         delete: operations["revokeOneOfOwnTokens"];
         options?: never;
@@ -1251,8 +1251,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Who waits for what, in order
-         * @description Who waits for what, in order.
+         * The requests in the queue, in order
+         * @description The requests in the queue, in order.
          */
         get: operations["listQueue"];
         put?: never;
@@ -1515,8 +1515,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Who is logged in, and where
-         * @description Who is logged in, and where.
+         * All sessions
+         * @description All sessions.
          */
         get: operations["listAllSessions"];
         put?: never;
@@ -1581,8 +1581,8 @@ export interface paths {
         get: operations["listTokens"];
         put?: never;
         /**
-         * Make a token
-         * @description Make a token. Its secret is in the answer, and nowhere else.
+         * Create a token
+         * @description Create a token. The secret is returned once and is not stored.
          */
         post: operations["createToken"];
         delete?: never;
@@ -1602,8 +1602,8 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * Take a token back
-         * @description Take a token back.
+         * Revoke a token
+         * @description Revoke a token.
          */
         delete: operations["revokeToken"];
         options?: never;
@@ -1912,7 +1912,7 @@ export interface components {
         };
         /**
          * AccountChange
-         * @description What is left out stays.
+         * @description Fields that are left out stay unchanged.
          */
         AccountChange: {
             /** @description Whether it is disabled; null: not given */
@@ -3062,7 +3062,7 @@ export interface components {
         };
         /**
          * GpuModel
-         * @description What of the first GPU of a host applies to each that does not say otherwise.
+         * @description Values of the first GPU of a host, which apply to each GPU without its own.
          */
         GpuModel: {
             /**
@@ -4472,7 +4472,7 @@ export interface components {
         };
         /**
          * Me
-         * @description Who asks, and what they may do here. `logins` are their names on the hosts.
+         * @description The caller and their permissions. `logins` are their names on the hosts.
          *
          *     `can_log_in` says that there are accounts, `needs_first_admin` that the first one is still to be made, `has_proxy`
          *     that a proxy may identify users: those that it identifies (`kind` is proxy) cannot log out here. `has_password`:
@@ -4579,7 +4579,7 @@ export interface components {
         };
         /**
          * NewAccount
-         * @description Without a password the account logs in through a trusted proxy alone.
+         * @description An account without a password can log in only through a trusted proxy.
          */
         NewAccount: {
             /** @description Its name */
@@ -6520,7 +6520,7 @@ export interface components {
         };
         /**
          * SummaryValues
-         * @description Of the GPUs of each host in `rows`: the mean utilization and the highest temperature.
+         * @description The mean utilization and the highest temperature of the GPUs of each host in `rows`.
          */
         SummaryValues: {
             /** @description The rows of the hosts that the values are of */
