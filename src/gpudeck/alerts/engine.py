@@ -246,7 +246,7 @@ class AlertEngine(AlertStateMachine):
         return sorted(firing, key=lambda one: (-SEVERITIES.index(one.severity), -(one.fired_at or 0.0), one.id))
 
     def firing_of(self, host_id: str) -> list[AlertRecord]:
-        """Those of one host and its GPUs."""
+        """Firing alerts of one host and its GPUs."""
         return [record for record in self._of(host_id) if record.is_firing]
 
     def pending(self) -> list[AlertRecord]:

@@ -65,7 +65,7 @@ _TOKEN = re.compile(
 _KEYWORDS: Final = frozenset(("and", "or", "not", "like", "for"))
 _COMPARISONS: Final = frozenset(("<", "<=", ">", ">=", "==", "!="))
 Truth = tuple[Any, Any]
-"""What is certainly true, and what is certainly false: two bools, or two columns of them."""
+"""Whether it is certainly true, and whether it is certainly false: two bools, or two columns of them."""
 
 
 class ExpressionError(ValueError):
@@ -79,7 +79,7 @@ class ExpressionError(ValueError):
 
 
 class Values(Protocol):
-    """What an expression is evaluated over: columns of many GPUs, or one of them."""
+    """The values for an expression: columns of many GPUs, or those of one GPU."""
 
     def number(self, column: str) -> Any:
         """A float or a column of them; NaN where it is unknown."""

@@ -37,7 +37,7 @@ class _GroupKey(NamedTuple):
 
     @property
     def limited(self) -> object:
-        """What `messages_per_rule` limits: the rule; for personal messages the rule and the accounts."""
+        """The subject of `messages_per_rule`: the rule; for personal messages the rule and the accounts."""
         return (self.rule, self.accounts) if self.is_personal else self.rule
 
 
@@ -194,8 +194,8 @@ def _lines(records: Sequence[AlertRecord], *, is_end: bool) -> tuple[str, ...]:
     """One line for each alert; for a single one, what its title does not say."""
     if len(records) == 1:
         return (_lasted(records[0]),) if is_end else tuple(filter(None, (records[0].note,)))
-    told = [f"{record.title}. {_lasted(record)}" if is_end else record.title for record in records[:_LINES]]
-    return (*told, f"and {len(records) - _LINES} more") if len(records) > _LINES else tuple(told)
+    lines = [f"{record.title}. {_lasted(record)}" if is_end else record.title for record in records[:_LINES]]
+    return (*lines, f"and {len(records) - _LINES} more") if len(records) > _LINES else tuple(lines)
 
 
 def _lasted(record: AlertRecord) -> str:

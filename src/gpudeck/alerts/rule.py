@@ -82,7 +82,7 @@ class CounterGrowth(Struct, frozen=True):
 
 
 Growths = Mapping[str, Mapping[str, CounterGrowth]]
-"""By counter and UUID: the GPUs of which it grew within its window. A counter that began anew has not grown."""
+"""By counter and UUID: the GPUs whose counter grew within its window. A counter that was reset has not grown."""
 
 
 class FleetContext(Struct, frozen=True, kw_only=True):

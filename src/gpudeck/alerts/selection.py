@@ -142,9 +142,9 @@ class HostSelector:
 
     def _find_hosts(self, ids: Collection[str]) -> list[HostState]:
         """Hosts in the fleet. Alerts of a host that had not reported yet have its name instead of its id."""
-        everybody, found = self._fleet.hosts, list[HostState]()
+        hosts, found = self._fleet.hosts, list[HostState]()
         for host_id in ids:
-            host = everybody.get(host_id)
+            host = hosts.get(host_id)
             found += self._fleet.called(host_id) if host is None else (host,)
         return found
 
@@ -226,7 +226,7 @@ _MIN_PEERS: Final = 4
 
 
 class GpuTrends:
-    """`look` at most once a minute. What happened before the hub was started is not known. One event loop owns it, and
+    """`look` at most once a minute. Growth before the start of the hub is not known. One event loop owns it, and
     nothing here blocks."""
 
     def __init__(self) -> None:

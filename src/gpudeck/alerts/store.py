@@ -27,7 +27,7 @@ _decoder = msgspec.json.Decoder(AlertRecord, strict=False)
 
 
 class AlertQuery(Struct, frozen=True, kw_only=True):
-    """Which resolved alerts are wanted: the newest first."""
+    """A query for resolved alerts; the newest come first."""
 
     severities: tuple[str, ...] = ()
     host: str | None = None
@@ -66,12 +66,12 @@ class AlertStore(FleetStore):
         return [record.show() for record in await self._read(*conditions, limit=limit)]
 
     async def find_firing(self, at: float) -> list[AlertRecord]:
-        """Those that fired at that moment."""
+        """Alerts that fired at that moment."""
         found = await self._read(alerts.c.fired_at <= at, _is_open_after(at), limit=MAX_FIRING)
         return [record for record in found if record.fired_at is not None and record.fired_at <= at]
 
     async def find_between(self, rules: Sequence[str], start: float, end: float) -> list[AlertRecord]:
-        """Those of these rules that fired at some time from `start` until before `end`."""
+        """Alerts of these rules that fired at some time from `start` until before `end`."""
         conditions = (alerts.c.rule.in_(rules), alerts.c.fired_at < end, _is_open_after(start))
         return [one for one in await self._read(*conditions, limit=MAX_FIRING) if one.fired_at is not None]
 
@@ -92,7 +92,7 @@ class AlertStore(FleetStore):
         await delete_old(self._database, alert_mutes, ended, ended < now - KEEP)
 
     async def load_mutes(self, now: float) -> list[Mute]:
-        """Those that are not over."""
+        """Mutes that have not ended."""
         wanted = select(alert_mutes.c.body).where(alert_mutes.c.fleet == self._fleet, alert_mutes.c.end > now)
         rows: Sequence[str] = (await self._database.execute(wanted)).scalars().all()
         return [msgspec.json.decode(row, type=Mute) for row in rows]

@@ -164,9 +164,9 @@ class HostDiff:
             title = f"{often}: {count} times within an hour"
             return make_event(fall.at, "flapping", title, severity="warning", detail=detail, **where)
 
-        told = self._flapping.fall(key, fall, sum_up)
-        if told is not None:
-            yield told
+        event = self._flapping.fall(key, fall, sum_up)
+        if event is not None:
+            yield event
 
     def _name(self, gpu: GpuBaseline) -> str:
         return f"GPU {gpu.label} of {self._after.name}"

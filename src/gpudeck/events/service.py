@@ -128,7 +128,7 @@ class EventLog:
         self._writer.start()
 
     async def stop(self) -> None:
-        """Write the remaining events. Those that the database does not take are lost, which is logged."""
+        """Write the remaining events. Events that the database does not take are lost, which is logged."""
         error = await self._writer.stop()
         if error is not None:
             log.warning("%d events are lost: %s", self.waiting, error)

@@ -255,14 +255,14 @@ class WaitQueue:
     async def _note_seen(self) -> None:
         """For other hubs. Written to the database rarely."""
         due = self.settings.forget / 4
-        news = {
+        seen = {
             one.id: one.last_seen_at
             for one in self._requests.values()
             if one.last_seen_at - self._noted.get(one.id, one.created_at) > due
         }
-        if news:
-            await self._store.note_seen(news)
-        self._noted = {number: at for number, at in (self._noted | news).items() if number in self._requests}
+        if seen:
+            await self._store.note_seen(seen)
+        self._noted = {number: at for number, at in (self._noted | seen).items() if number in self._requests}
 
     async def _remove_departed(self, gpus: Iterable[CandidateGpu]) -> None:
         now = self._now()

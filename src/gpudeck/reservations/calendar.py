@@ -166,7 +166,7 @@ class ReservationCalendar:
     async def preview(
         self, draft: ReservationDraft, owner: Requester, known: Known, *, by: Requester | None = None
     ) -> ReservationPlan:
-        """What `reserve` would do now; it raises the same. Nothing is written, and nothing is set aside."""
+        """The result of `reserve` now, with the same errors. Nothing is written."""
         async with self._store.reading() as reading:
             span, gpus = await self._decide(reading, draft, owner, known, by or owner)
             hosts = {gpu.host for gpu in gpus}

@@ -13,7 +13,7 @@ from gpudeck.reservations.requests import name_gpus
 
 CONTENT_TYPE: Final = "text/calendar"
 _OCTETS: Final = 75
-"""No line is longer, without its end; the rest goes on in the next, behind a blank."""
+"""The longest line, without its end; it continues in the next line, after a blank."""
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", ";": "\\;", ",": "\\,", "\n": "\\n"})
 _CONTROLS: Final = dict.fromkeys([*range(0x0A), *range(0x0B, 0x20), 0x7F])
 
@@ -27,12 +27,12 @@ def write_calendar(reservations: Iterable[Reservation], name: str) -> bytes:
         "CALSCALE:GREGORIAN",
         "METHOD:PUBLISH",
         _write_text("X-WR-CALNAME", name),
-        # How often to look again: the one is of the standard, the other what many programs know.
+        # How often to read it again: the first is the standard, many programs know only the second.
         "REFRESH-INTERVAL;VALUE=DURATION:PT15M",
         "X-PUBLISHED-TTL:PT15M",
     ]
     for one in reservations:
-        # What was given back in its first second has no length, and an event needs one.
+        # A reservation that was released in its first second has no length, which an event needs.
         if one.kind == "reservation" and one.end > one.start:
             lines += _write_event(one)
     lines += ["END:VCALENDAR", ""]
@@ -50,7 +50,7 @@ def _write_event(one: Reservation) -> list[str]:
     ]
     return [
         "BEGIN:VEVENT",
-        # The same for as long as the reservation is, also where another hub has one of the same number.
+        # Stable, and different from that of another hub's reservation with the same id.
         f"UID:reservation-{one.id}-{int(one.created_at)}@gpudeck",
         f"SEQUENCE:{one.version - 1}",
         f"DTSTAMP:{_moment(one.changed_at)}",
@@ -62,14 +62,14 @@ def _write_event(one: Reservation) -> list[str]:
         _write_text("LOCATION", hosts),
         _write_text("DESCRIPTION", "\n".join(filter(None, details))),
         "STATUS:CONFIRMED",
-        # A GPU is taken then, not the person who subscribed.
+        # The GPU is busy then, not the subscriber.
         "TRANSP:TRANSPARENT",
         "END:VEVENT",
     ]
 
 
 def _write_text(name: str, text: str) -> str:
-    """All that may be long: whatever else there is fits into a line."""
+    """A property with a text that may be long."""
     return "\r\n".join(fold(f"{name}:{escape(text)}"))
 
 
@@ -78,7 +78,7 @@ def _moment(at: float) -> str:
 
 
 def escape(text: str) -> str:
-    """As the value of a property: without control characters, and with those that mean something there escaped."""
+    """The value of a property: without control characters, and with special ones escaped."""
     return text.replace("\r\n", "\n").translate(_CONTROLS).translate(_ESCAPES)
 
 

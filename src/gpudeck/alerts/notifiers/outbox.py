@@ -274,7 +274,7 @@ class MessageOutbox:
             self.put_to(replace(message, subjects=()), destination)
 
     def put_to(self, message: Message, destination: Destination) -> None:
-        """The same for one destination, whatever the routes say."""
+        """The same for one destination, regardless of routes."""
         if destination.channel not in self._workers:
             return
         if len(self._unwritten) + self._in_spare >= MAX_UNWRITTEN:

@@ -148,7 +148,7 @@ class NotifySettings(Struct, frozen=True):
 
 
 def route_problem(routes: Iterable[RouteSettings], own_rules: Iterable[str]) -> str | None:
-    """What is wrong with the rules that routes name: those of the hub, and those of the operator."""
+    """The first mistake in the rules that routes name, of the hub and of the operator."""
     topics = (*TOPICS, *own_rules)
     for index, route in enumerate(routes):
         for pattern in route.rules:
@@ -158,7 +158,7 @@ def route_problem(routes: Iterable[RouteSettings], own_rules: Iterable[str]) -> 
 
 
 def mute_problem(muted: Mapping[str, Iterable[str]]) -> str | None:
-    """What is wrong with what people mute in the settings, by account; None if nothing is."""
+    """The first mistake in the rules that users mute in the settings, by account; None if there is none."""
     for account, names in muted.items():
         for name in names:
             if name not in TOPICS:

@@ -22,7 +22,7 @@ _RESET = "Let its jobs end, then reset the GPU (nvidia-smi -r) or restart the ho
 _CARD = "Let its jobs end, then reset the GPU; if it goes on, have the card checked."
 
 Measure = Callable[[Sequence[Gpu], FleetContext, float], Iterable[tuple[Gpu, float]]]
-"""Those of some GPUs whose value is at least the lower limit, with the value."""
+"""Returns the GPUs whose value is at least the lower limit, with the value."""
 Column = Callable[[GpuColumns, FleetContext], Floats]
 Words = Callable[[Gpu, float, FleetContext], str]
 
