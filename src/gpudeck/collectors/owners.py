@@ -112,20 +112,18 @@ class Attribution:
     def _find_parent(self, pid: int) -> tuple[int, str] | None:
         """The nearest parent that is a person's. A uid within any container may be one of its image."""
         with contextlib.suppress(OSError, ValueError):
-            for parent, _ in self._parents(pid):
+            for parent in self._parents(pid):
                 uid = self._proc.uid(parent)
                 if is_person(uid) and self._proc.placement(parent).container is None:
                     return uid, f"uid {uid} of its parent {parent}"
         return None
 
-    def _parents(self, pid: int) -> Iterator[tuple[int, Stat]]:
-        """Raises OSError, ValueError where a parent has ended."""
-        stat = self._proc.stat(pid)
+    def _parents(self, pid: int) -> Iterator[int]:
+        """The nearest first. Raises OSError, ValueError where a process of them has ended."""
         for _ in range(_MAX_PARENTS):
-            if (pid := stat.parent) <= 1:
+            if (pid := self._proc.stat(pid).parent) <= 1:
                 return
-            stat = self._proc.stat(pid)
-            yield pid, stat
+            yield pid
 
     def _find_job(self, pid: int, place: Placement) -> tuple[str | None, str]:
         if place.job is not None:
@@ -141,8 +139,8 @@ class Attribution:
     def _find_step(self, pid: int) -> str | None:
         """The job in the title of the slurmstepd above it, which is root's: users choose their own environment."""
         with contextlib.suppress(OSError, ValueError):
-            for parent, stat in self._parents(pid):
-                if stat.name == "slurmstepd" and self._proc.uid(parent) == 0:
+            for parent in self._parents(pid):
+                if self._proc.stat(parent).name == "slurmstepd" and self._proc.uid(parent) == 0:
                     title = _STEP.match(" ".join(self._proc.arguments(parent)))
                     return title[1] if title else None
         return None
