@@ -5,7 +5,7 @@ for most of it, and the runs that touched it. Names, labels, sources and vendors
 hosts and GPUs that are still there.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import repeat
 from operator import attrgetter, is_, itemgetter
@@ -96,11 +96,8 @@ class _HostFinder:
         for host, (moment, is_rolled) in zip(hosts, found, strict=True):
             if moment is None:
                 yield self._make_blank(host)
-            elif is_rolled:
-                yield self._make_host(host, moment, self._runs_in_quarter(host, moment), is_rolled=True)
             else:
-                there = ((run.gpu, runs[run.run], run) for run in moment.runs if run.run in runs)
-                yield self._make_host(host, moment, there)
+                yield self._make_host(host, moment, runs, is_rolled=is_rolled)
 
     def _or_quarter(self, host: KnownHost, found: HourMoment | None) -> tuple[HourMoment | None, bool]:
         """Returns `found`, the last sample of the host, or the quarter hour of the moment if that is newer, and whether
@@ -113,12 +110,11 @@ class _HostFinder:
             kept_since = self._view.raw_since([host.key])
             # Where samples are kept, a quarter hour has nothing to add: the host was silent at that moment.
             if rolled is not None and (found is None or rolled.at > found.at) and not 0 < kept_since <= at:
+                there = self._runs_by_host.get(host.key, ())
+                rows = ((run, row) for run in there for row, gpu in enumerate(rolled.gpus) if gpu in run.gpus)
+                rolled.runs = [RunMoment(run.key, row, None, None) for run, row in rows]
                 return rolled, True
         return found, False
-
-    def _runs_in_quarter(self, host: KnownHost, found: HourMoment) -> Iterator[tuple[int, KnownRun, RunMoment | None]]:
-        for run in self._runs_by_host.get(host.key, ()):
-            yield from ((row, run, None) for row, gpu in enumerate(found.gpus) if gpu in run.gpus)
 
     @cached_property
     def _runs_by_host(self) -> dict[int, list[KnownRun]]:
@@ -143,16 +139,12 @@ class _HostFinder:
         return PastHost(blank, [None] * len(silent), is_recorded=False)
 
     def _make_host(
-        self,
-        host: KnownHost,
-        found: HourMoment,
-        runs: Iterable[tuple[int, KnownRun, RunMoment | None]],
-        *,
-        is_rolled: bool = False,
+        self, host: KnownHost, found: HourMoment, runs: Mapping[int, KnownRun], *, is_rolled: bool
     ) -> PastHost:
         there: list[list[ProcessSample]] = [[] for _ in found.gpus]
-        for row, run, moment in runs:
-            there[row].append(_make_process(run, moment))
+        for moment in found.runs:
+            if moment.run in runs:
+                there[moment.gpu].append(_make_process(runs[moment.run], moment))
         samples, begun = list[GpuSample](), list[float | None]()
         rows = zip(found.gpus, found.states, found.since, found.values, there, strict=True)
         for key, state, since, values, processes in rows:
@@ -165,10 +157,10 @@ class _HostFinder:
         return PastHost(sample, begun, is_rolled=is_rolled)
 
 
-def _make_process(run: KnownRun, moment: RunMoment | None) -> ProcessSample:
-    memory, utilization = (None, None) if moment is None else (moment.memory, moment.utilization)
-    used = None if memory is None else int(memory)
-    return ProcessSample(run.pid, run.started_at, run.user, run.command, run.container, run.job, used, utilization)
+def _make_process(run: KnownRun, moment: RunMoment) -> ProcessSample:
+    used = None if moment.memory is None else int(moment.memory)
+    texts = run.user, run.command, run.container, run.job
+    return ProcessSample(run.pid, run.started_at, *texts, used, moment.utilization)
 
 
 def _from_quarter(quarters: Quarters, at: float) -> HourMoment | None:
