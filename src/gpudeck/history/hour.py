@@ -166,6 +166,9 @@ class _Runs(Struct, array_like=True, frozen=True):
     utilization: list[bytes]
 
 
+_NO_RUNS: Final = _Runs([], [], [], [], [])
+
+
 class _PackedHour(Struct, array_like=True, frozen=True):
     start: int
     gpus: list[int]
@@ -213,14 +216,11 @@ def decode_hour(
     states = _read_states(packed, samples)
     shape = states.shape
     hour = Hour(packed.start, times, covered, packed.gpus, states)
+    _check_names(packed)
     names = unpack_names(packed.names)
-    if len(names) != len(packed.metrics):
-        raise Damaged(f"{len(names)} names of metrics, {len(packed.metrics)} metrics")
     tables = LazyTables({names[at]: packed.metrics[at] for at in split_wanted(metrics, names)}, (shape[0], shape[1]))
     hour.metrics = tables if is_lazy else dict(tables)
     names, precisions = unpack_names(packed.host_names), packed.host_precisions
-    if len(names) != len(precisions):
-        raise Damaged(f"{len(names)} names of the host's metrics, {len(precisions)} precisions")
     places = split_wanted(metrics, names, HOST_PREFIX)
     rows = read_matrix(packed.host, len(names), samples) if places else ()
     hour.host = {names[place]: from_steps(rows[place], precisions[place]) for place in places}
@@ -261,49 +261,67 @@ def decode_moments(
 def _read_moments(
     hours: Sequence[tuple[_PackedHour, Floats, Floats, int]], metrics: frozenset[str] | None
 ) -> Iterator[HourMoment]:
-    """Decodes the tables of all hours together: a numpy call costs more than the numbers of one host."""
-    shown = [_find_shown(hour.names, metrics, GPU_NAMES) for hour, *_ in hours]
-    shown_own = [_find_shown(hour.host_names, metrics, HOST_NAMES, HOST_PREFIX) for hour, *_ in hours]
-    tables = [_list_tables(hour, *of) for (hour, *_), *of in zip(hours, shown, shown_own, strict=True)]
-    places = [place for (*_, place), some in zip(hours, tables, strict=True) for _ in some]
-    values, row_counts = decode_columns([blob for some in tables for blob in some], places)
-    gpu_ends = list(accumulate((len(hour.gpus) for hour, *_ in hours), initial=0))
-    table, own = np.full((gpu_ends[-1], len(GPU_NAMES)), np.nan), np.full((len(hours), len(HOST_NAMES)), np.nan)
-    states, runs = list[list[int]](), list[list[RunMoment]]()
-    column, counts = _ColumnReader(values), iter(row_counts)
-    for row, (hour, *_) in enumerate(hours):
-        (_, columns), (of_host, host_columns) = shown[row], shown_own[row]
-        gpus, run_count = len(hour.gpus), 0 if hour.runs is None else len(hour.runs.runs)
-        own_count = len(hour.host_precisions) if of_host else 0
-        if sum(islice(counts, len(tables[row]))) != gpus * (1 + len(columns)) + own_count + 3 * run_count:
-            raise Damaged("the tables of an hour do not fit together")
-        states.append(np.nan_to_num(column.take(gpus)).astype(np.int64).tolist())
-        table[gpu_ends[row] : gpu_ends[row + 1], columns] = column.take(gpus * len(columns)).reshape(-1, gpus).T
-        if of_host:
-            steps, shorts = column.take(own_count), np.array(hour.host_precisions, np.float64)
-            own[row, host_columns] = from_steps(steps[of_host], shorts[of_host])
-        if hour.runs is not None:
-            runs.append(_read_runs(hour.runs, gpus, [column.take(run_count) for _ in range(3)]))
-        else:
-            runs.append([])
-    shown_values, own_values = make_values(table, is_host=False), make_values(own, is_host=True)
+    packed, places = [hour for hour, *_ in hours], [place for *_, place in hours]
+    for hour in packed:
+        _check_names(hour)
+    shown = [_find_shown(hour.names, metrics, GPU_NAMES) for hour in packed]
+    shown_own = [_find_shown(hour.host_names, metrics, HOST_NAMES, HOST_PREFIX) for hour in packed]
+    runs = [hour.runs or _NO_RUNS for hour in packed]
+    gpus, run_counts = [len(hour.gpus) for hour in packed], [len(of.runs) for of in runs]
+    precisions = [hour.host_precisions if of else [] for hour, (of, _) in zip(packed, shown_own, strict=True)]
+    states, table, steps, *of_runs = _decode_kinds(
+        places,
+        [
+            ([[hour.states] for hour in packed], gpus),
+            (
+                [[hour.metrics[at] for at in of] for hour, (of, _) in zip(packed, shown, strict=True)],
+                [count * len(of) for count, (of, _) in zip(gpus, shown, strict=True)],
+            ),
+            (
+                [[hour.host] if of else [] for hour, (of, _) in zip(packed, shown_own, strict=True)],
+                [*map(len, precisions)],
+            ),
+            *(([getattr(of, kind) for of in runs], run_counts) for kind in ("present", "memory", "utilization")),
+        ],
+    )
+    all_states = np.nan_to_num(states).astype(np.int64).tolist()
+    own_values = from_steps(steps, np.array([short for some in precisions for short in some], np.float64))
+    run_values = zip(*map(or_none, of_runs), strict=True)
+    ends, cells, own_cells = list(accumulate(gpus, initial=0)), 0, 0
+    all_values, own = np.full((ends[-1], len(GPU_NAMES)), np.nan), np.full((len(hours), len(HOST_NAMES)), np.nan)
+    for row, ((of_gpus, columns), (of_host, own_columns)) in enumerate(zip(shown, shown_own, strict=True)):
+        cell_end = cells + gpus[row] * len(of_gpus)
+        all_values[ends[row] : ends[row + 1], columns] = table[cells:cell_end].reshape(len(of_gpus), gpus[row]).T
+        own[row, own_columns] = own_values[[own_cells + place for place in of_host]]
+        cells, own_cells = cell_end, own_cells + len(precisions[row])
+    shown_values, shown_own_values = make_values(all_values, is_host=False), make_values(own, is_host=True)
     for row, (hour, millis, beyond, place) in enumerate(hours):
-        times = hour.start + millis / 1000
-        since: list[float | None] = [None] * len(hour.gpus)
+        times, mine = hour.start + millis / 1000, slice(ends[row], ends[row + 1])
+        since: list[float | None] = [None] * gpus[row]
         if not is_constant(hour.states):
             since = find_since(times, _read_states(hour, len(times)), place)
-        covered = float((beyond[place] + _since_before(millis)[place]) / 1000)
-        mine = shown_values[gpu_ends[row] : gpu_ends[row + 1]]
-        yield HourMoment(float(times[place]), covered, hour.gpus, states[row], since, mine, own_values[row], runs[row])
+        covered = float((beyond[place] + (millis[place] - (millis[place - 1] if place else 0.0))) / 1000)
+        _check_runs(runs[row], gpus[row])
+        pairs = zip(runs[row].runs, runs[row].rows, strict=True)
+        there = [RunMoment(*pair, *of) for pair, (is_there, *of) in zip(pairs, run_values, strict=False) if is_there]
+        yield HourMoment(
+            *(float(times[place]), covered, hour.gpus, all_states[mine], since, shown_values[mine]),
+            shown_own_values[row],
+            there,
+        )
 
 
-class _ColumnReader:
-    def __init__(self, values: Floats) -> None:
-        self._values, self._end = values, 0
-
-    def take(self, count: int) -> Floats:
-        self._end += count
-        return self._values[self._end - count : self._end]
+def _decode_kinds(places: Sequence[int], kinds: Sequence[tuple[list[list[bytes]], list[int]]]) -> list[Floats]:
+    """Decodes tables of all hours together: a numpy call costs more than the numbers of one host. Each kind has the
+    tables of each hour, and the number of their rows."""
+    blobs = [blob for tables, _ in kinds for some in tables for blob in some]
+    all_places = [place for tables, _ in kinds for some, place in zip(tables, places, strict=True) for _ in some]
+    values, rows = decode_columns(blobs, all_places)
+    found = iter(rows)
+    for tables, counts in kinds:
+        if any(sum(islice(found, len(some))) != count for some, count in zip(tables, counts, strict=True)):
+            raise Damaged("the tables of an hour do not fit together")
+    return np.split(values, np.cumsum([sum(counts) for _, counts in kinds])[:-1])
 
 
 @lru_cache(maxsize=256)
@@ -317,22 +335,10 @@ def _find_shown(
     return known, [shown.index(names[place]) for place in known]
 
 
-def _list_tables(
-    hour: _PackedHour, shown: tuple[list[int], list[int]], shown_own: tuple[list[int], list[int]]
-) -> list[bytes]:
-    if len(unpack_names(hour.names)) != len(hour.metrics):
-        raise Damaged("the names of metrics do not fit the metrics")
-    if len(unpack_names(hour.host_names)) != len(hour.host_precisions):
-        raise Damaged("the names of the host's metrics do not fit the metrics")
-    runs = () if hour.runs is None else (*hour.runs.present, *hour.runs.memory, *hour.runs.utilization)
-    own = [hour.host] if shown_own[0] else []
-    return [hour.states, *(hour.metrics[place] for place in shown[0]), *own, *runs]
-
-
-def _read_runs(runs: _Runs, gpus: int, columns: Sequence[Floats]) -> list[RunMoment]:
-    _check_runs(runs, gpus)
-    rows = zip(runs.runs, runs.rows, *map(or_none, columns), strict=True)
-    return [RunMoment(run, gpu, memory, percent) for run, gpu, is_there, memory, percent in rows if is_there]
+def _check_names(packed: _PackedHour) -> None:
+    for names, values in ((packed.names, packed.metrics), (packed.host_names, packed.host_precisions)):
+        if len(unpack_names(names)) != len(values):
+            raise Damaged("the names of metrics do not fit the metrics")
 
 
 def _check_runs(runs: _Runs, gpus: int) -> None:
