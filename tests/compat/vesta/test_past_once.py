@@ -151,10 +151,10 @@ def test_a_past_that_is_too_old_altogether_needs_no_taking(
 
 
 def test_what_is_not_on_the_disk_is_sent_again(
-    tmp_path: Path, here: ImportContext, vesta: VestaHub, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, here: ImportContext, vesta: VestaHub, store: EmbeddedStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importer, "FLUSH_ATTEMPTS", 1)
-    monkeypatch.setattr(EmbeddedStore, "flush", lambda *_: False)
+    monkeypatch.setattr(store, "flush", lambda *_: False)
     file = make_database(tmp_path / "x.db", {"gpu1": stored_rows(5)}, MACHINES)
     assert carry(file, here, FakeClient(vesta)).outcome == "failed"
     monkeypatch.undo()
