@@ -17,16 +17,14 @@ ALERT_STATES: tuple[AlertState, ...] = ("pending", "firing", "acknowledged", "re
 
 
 MAINTENANCE: Final = "maintenance"
-"""Stands in `muted_by` of alerts of a host or GPU that is drained."""
+"""The value of `muted_by` for alerts of a drained host or GPU."""
 
 
 class Alert(Struct, frozen=True, kw_only=True):
-    """Times are Unix seconds on the hub's clock: `since` is when it began, as far as that is known.
-
-    `title` is a sentence without its full stop, `action` the next step. `note` says what is not known of it now, or
-    that it is flapping. `muted_by` is the id of the mute that suppresses its notifications, or `maintenance` while its
-    host or GPU is drained. `accounts` are the accounts that it concerns.
-    """
+    """Times are Unix seconds on the hub's clock: `since` is when it began, as far as known. `title` is a sentence
+    without its full stop, `action` the next step. `note` says what is currently unknown about it, or that it is
+    flapping. `muted_by` is the id of the mute that suppresses its notifications, or `maintenance` while its host or GPU
+    is drained. `accounts` are the accounts concerned."""
 
     id: str
     rule: str
@@ -49,9 +47,9 @@ class Alert(Struct, frozen=True, kw_only=True):
 
 
 class Mute(Struct, frozen=True, kw_only=True):
-    """No notifications are sent of matching alerts from `start` until before `end`. All conditions have to match:
-    `host` and `rule` may have `*` in them, `labels` are those of the host, `hosts` are names in their order, of which
-    one has to match; none: any."""
+    """No notifications are sent for matching alerts from `start` up to `end`. All conditions must match: `host` and
+    `rule` may contain `*`, `labels` are those of the host, `hosts` are sorted names of which one must match; empty:
+    any."""
 
     id: str
     start: float
@@ -75,7 +73,7 @@ def name_hosts(hosts: list[str]) -> str:
 
 class AlertCounts(Struct, frozen=True):
     """`total` are all that fire or are acknowledged. `needs_attention` are the critical ones and warnings among them
-    that are neither acknowledged nor muted, and `critical` are the critical ones of these."""
+    that are neither acknowledged nor muted; `critical` are the critical ones of these."""
 
     total: int = 0
     needs_attention: int = 0
@@ -83,7 +81,7 @@ class AlertCounts(Struct, frozen=True):
 
 
 class AlertList(Struct, frozen=True):
-    """The worst first; resolved ones come after all others, the newest first. `time` is the hub's."""
+    """The worst first, then resolved ones, the newest first. `time` is the hub's."""
 
     alerts: list[Alert]
     time: float
@@ -105,10 +103,10 @@ class PastFiring(Struct, frozen=True, kw_only=True):
 
 
 class AlertTest(Struct, frozen=True, kw_only=True):
-    """What a rule would have done from `start` until before `end`. `step` is how many seconds the means stand for that
-    it was tested with, null where there was nothing to test. `known` is the share of the time, 0 to 1, for which the
-    condition could be decided. `hosts` were tested, `hosts_left` were not: the test takes a limited time. `firings` are
-    in the order of time, at most 1,000 of `count`."""
+    """The result of testing a rule from `start` up to `end`. `step` is the length in seconds of the means that were
+    tested, null if there were none. `known` is the share of the time, 0 to 1, in which the condition could be decided.
+    `hosts` were tested, `hosts_left` were not: the test has a time limit. `firings` are in the order of time, at most
+    1,000 of `count`."""
 
     rule: str | None
     expr: str
@@ -123,7 +121,7 @@ class AlertTest(Struct, frozen=True, kw_only=True):
 
 
 class MuteList(Struct, frozen=True):
-    """Those that count now or later, by their end."""
+    """Current and future mutes, by their end."""
 
     mutes: list[Mute]
     time: float

@@ -9,8 +9,8 @@ from gpudeck.model.errors import Temporary
 
 
 class Duty:
-    """Work that one hub of a cluster does at a time, such as evaluating alerts. Without a cluster a hub has all of
-    them, always."""
+    """Work that one hub of a cluster does at a time, such as evaluating alerts. Without a cluster a hub always has all
+    duties."""
 
     def __init__(self, name: str, is_held: Callable[[], bool] = lambda: True) -> None:
         self.name = name
@@ -39,7 +39,7 @@ class ClusterHub(Struct, frozen=True):
 
 
 class ClusterDuty(Struct, frozen=True):
-    """A duty and the hub that has it, null while none does. `epoch` counts how often it changed hands."""
+    """A duty and the hub that has it, null if there is none. `epoch` counts how often it changed hands."""
 
     name: str
     owner: str | None
@@ -48,7 +48,7 @@ class ClusterDuty(Struct, frozen=True):
 
 
 class Cluster(Struct, frozen=True):
-    """The hubs that serve this fleet together. `state` is `alone` where this hub cannot reach the others."""
+    """The hubs that serve this fleet together. `state` is `alone` if this hub cannot reach the others."""
 
     state: Literal["ok", "catching_up", "alone"]
     problems: list[str]

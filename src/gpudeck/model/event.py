@@ -1,7 +1,7 @@
-"""Something that happened in the fleet or to the hub, as it is kept, sent out and shown, and flap detection. Pure.
+"""Events in the fleet or of the hub, as they are stored, sent and shown, and flap detection. Pure.
 
-A kind is an open word: a new one needs no line here. Those of `KINDS` come from the hub itself. `Reliability` ranks
-GPUs and hosts by such events and by alerts.
+The kind of an event is an open set: a new kind needs no line here. Those of `KINDS` come from the hub itself.
+`Reliability` ranks GPUs and hosts by such events and by alerts.
 """
 
 import hashlib
@@ -64,11 +64,9 @@ _LAST_MOMENT = 9e9
 
 
 class Event(Struct, frozen=True, kw_only=True):
-    """`at` is in Unix seconds on the hub's clock. `id` grows with `at`, so that it also is where a list goes on.
-
-    `host` is the name it had then, `gpu` a UUID and `label` that GPU's number; None where no single one is concerned.
-    `user` is whose process it was, None where that is unknown. `title` is a sentence without its full stop.
-    """
+    """`at` is in Unix seconds on the hub's clock. `id` grows with `at`, so it is also the position in a list. `host` is
+    its name at that time, `gpu` a UUID and `label` that GPU's number; None if no single one is concerned. `user` is the
+    user of the process, None if unknown. `title` is a sentence without its full stop."""
 
     id: str
     at: float
@@ -84,7 +82,7 @@ class Event(Struct, frozen=True, kw_only=True):
 
 
 class EventList(Struct, frozen=True):
-    """The newest first. `next` is the `before` of the next question; null where there are no older ones."""
+    """The newest first. `next` is the `before` of the next page; null if there are no older ones."""
 
     events: list[Event]
     next: str | None
@@ -103,7 +101,7 @@ def make_event(
     user: str | None = None,
     detail: str = "",
 ) -> Event:
-    """An event with its id, which follows from what happened: reported twice, it is the same one."""
+    """An event with an id derived from its content: reporting it twice gives the same one."""
     at = round(min(max(at, 0.0), _LAST_MOMENT), 3)
     key = "\0".join((kind, host_id or host or "", gpu or "", title, user or ""))
     return Event(
@@ -122,7 +120,7 @@ def make_event(
 
 
 def id_at(at: float) -> str:
-    """What the ids of that moment begin with: all earlier events have smaller ids."""
+    """The prefix of the ids at that time: all earlier events have smaller ids."""
     return f"{int(round(min(max(at, 0.0), _LAST_MOMENT), 3) * 1000):011x}"
 
 
@@ -148,14 +146,14 @@ PENALTIES: Final[dict[str, tuple[float, float]]] = {
     "gpu_throttled": (3.0, 15.0),
     "thermal_headroom": (2.0, 10.0),
 }
-"""Points that each fault takes off the 100 of a GPU, and at most, by the kind of event, or the alert rule."""
+"""The points that each fault takes from a GPU's 100, and their maximum, by the kind of event or the alert rule."""
 MAX_LOST_POINTS: Final = 20.0
 
 
 class FaultEvidence(Struct):
-    """What stands behind a row: `kind` is that of an event, or the name of an alert rule. `is_incident` says whether it
-    counts among the incidents, `points` is what it takes off the score of a GPU. `seconds` is how long it lasted, None
-    where that is not known or makes no sense. `last_at` is when it last began."""
+    """The evidence of a row: `kind` is a kind of event, or the name of an alert rule. `is_incident` is whether it
+    counts as an incident, `points` are taken from the score of a GPU. `seconds` is its duration, None if unknown or
+    meaningless. `last_at` is when it last began."""
 
     kind: str
     title: str
@@ -166,21 +164,18 @@ class FaultEvidence(Struct):
     points: float = 0.0
 
     def rate(self, name: str) -> None:
-        """Set the points, as a fault of that name in `PENALTIES` has them; an hour of a loss is one more."""
+        """Set the points of a fault with that name in `PENALTIES`; each hour of a loss counts once more."""
         each, most = PENALTIES.get(name, (0.0, 0.0))
         lost = min((self.seconds or 0.0) / 3600.0, MAX_LOST_POINTS) if name == "gpu_lost" else 0.0
         self.points = round(min(self.count * each, most) + lost, 1)
 
 
 class ReliabilityRow(Struct):
-    """A GPU, or a host where `gpu` is None. `host`, `label` and `model` are today's where it is still in the fleet, and
-    those of its last event elsewhere; `model` is None then.
-
-    `incidents` are driver errors that no program caused, times that a GPU was lost or a host down, bad health,
-    flapping, and drivers that did not answer; those of a host include its GPUs'. `lost_seconds` is for how long it was
-    lost or down, `throttled_seconds` for how long alerts about throttling fired. `score` of a GPU is 100 without
-    faults, less the points of its evidence, and at least 0; None for a host.
-    """
+    """A GPU, or a host if `gpu` is None. `host`, `label` and `model` are the current ones if it is still in the fleet,
+    else those of its last event; `model` is None then. `incidents` are driver errors that no program caused, times that
+    a GPU was lost or a host down, bad health, flapping, and drivers that did not answer; those of a host include its
+    GPUs'. `lost_seconds` is how long it was lost or down, `throttled_seconds` how long throttling alerts fired. `score`
+    of a GPU is 100 minus the points of its evidence, at least 0; None for a host."""
 
     host: str
     host_id: str
@@ -196,7 +191,7 @@ class ReliabilityRow(Struct):
 
 class Reliability(Struct):
     """The worst first: GPUs by their score, then by incidents, lost and throttled time. `total` is how many had any of
-    these, also where fewer were asked for. `problems` says what is not included."""
+    these, even if fewer were requested. `problems` says what is not included."""
 
     by: RankedBy
     start: float
@@ -210,13 +205,13 @@ HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR
 MAX_AN_HOUR: Final = 5
 CALM: Final = 2
-"""With so few falls in an hour each becomes an event again."""
+"""Up to this many falls in an hour, each is an event."""
 _MAX_FALLS: Final = 63
 
 
 def recent_falls(falls: Iterable[float], now: float) -> list[float]:
-    """The times within an hour before `now` at which something went down, the newest of many: whether it is flapping
-    is decided by their number. A clock that was set back makes the times after it void."""
+    """The times within an hour before `now` at which something went down, up to a limit: their number decides whether
+    it is flapping. Times after a clock that was set back are dropped."""
     return [at for at in falls if 0 <= now - at < HOUR][-_MAX_FALLS:]
 
 
@@ -229,14 +224,14 @@ class _Subject:
 
 
 class FlapSuppressor:
-    """Follows each subject, by any key, from its first fall until it has been calm for an hour."""
+    """Follows each subject, by any key, from its first fall until it has been stable for an hour."""
 
     def __init__(self) -> None:
         self._subjects: dict[Hashable, _Subject] = {}
 
     def fall(self, key: Hashable, event: Event, sum_up: Callable[[int], Event]) -> Event | None:
-        """It went down, or got worse: the event to report, if any. While it is flapping, that is what `sum_up` makes of
-        the number of falls within an hour, once a day."""
+        """It went down, or got worse: the event to report, if any. While it is flapping, that is the result of `sum_up`
+        with the number of falls within an hour, once a day."""
         subject = self._subjects.setdefault(key, _Subject())
         subject.falls = [*recent_falls(subject.falls, event.at), event.at]
         if subject.is_muted and len(subject.falls) <= CALM:
@@ -251,7 +246,7 @@ class FlapSuppressor:
         return sum_up(len(subject.falls))
 
     def rise(self, key: Hashable) -> bool:
-        """It came back. Whether that is reported: where the fall was."""
+        """It came back. Returns whether to report it: if the fall was reported."""
         subject = self._subjects.get(key)
         if subject is None or subject.suppressed is None:
             return True
@@ -259,8 +254,8 @@ class FlapSuppressor:
         return False
 
     def overdue(self, now: float) -> list[Event]:
-        """The falls that were suppressed and from which nothing came back for an hour: reported after all, each once.
-        What has been calm is forgotten here."""
+        """The suppressed falls without a return for an hour: each is reported now, once. Stable subjects are forgotten
+        here."""
         calm = [key for key, subject in self._subjects.items() if now - subject.falls[-1] >= HOUR]
         ended = [self._subjects.pop(key).suppressed for key in calm]
         return [event for event in ended if event is not None]

@@ -1,4 +1,4 @@
-"""Metrics over time as the history returns them, its state and its problems. Pure. Times are Unix seconds."""
+"""Metrics over time as returned by the history, its state and its problems. Pure. Times are Unix seconds."""
 
 from typing import Literal
 
@@ -8,14 +8,14 @@ from gpudeck.model.event import Severity
 from gpudeck.model.text import show_span
 
 Point = tuple[float, float | None, float | None, float | None]
-"""When the step begins, the mean over it, the smallest and the largest value. None: unknown."""
+"""The start of a step, and the mean, the minimum and the maximum in it. None: unknown."""
 Resolution = Literal["raw", "quarter_hour", "hour"]
 
 
 class Series(Struct, omit_defaults=True):
-    """Whose points these are: exactly one of the names is there; with `by` two, as `gpu` and `user`. `label` is what
-    people call that GPU or host, `model` what a GPU is, where the store knows it. With `by: user` the series without a
-    user is that of unknown users."""
+    """Exactly one of the names is set; with `by` two, such as `gpu` and `user`. `label` is the display name of the GPU
+    or host, `model` the model of a GPU, if the store knows it. With `by: user` the series without a user is that of
+    unknown users."""
 
     points: list[Point]
     gpu: str | None = None
@@ -28,7 +28,7 @@ class Series(Struct, omit_defaults=True):
 
 
 class Answer(Struct):
-    """`step` is how many seconds a point stands for, `resolution` what it was made from."""
+    """`step` is the length of a point in seconds, `resolution` the kind of record."""
 
     metric: str
     unit: str
@@ -40,7 +40,7 @@ class Answer(Struct):
 
 
 class HistoryState(Struct, frozen=True):
-    """`kind` is `off` where none is kept. `reason` is why its figures are not known. Times are Unix seconds."""
+    """`kind` is `off` without a history. `reason` is why its figures are unknown. Times are Unix seconds."""
 
     kind: str
     size_bytes: int | None = None
@@ -55,11 +55,9 @@ class HistoryState(Struct, frozen=True):
 
 
 class HistoryTrouble(Struct, frozen=True):
-    """`queued`: samples wait on the disk and nothing is lost; `losing`: the queue is full; `failing`: nothing is kept;
-    `damaged`: part of the past cannot be read.
-
-    `title` is for all who are notified, without its full stop; `detail` may name the store, and is for admins.
-    """
+    """`queued`: samples wait on disk and nothing is lost; `losing`: the queue is full; `failing`: nothing is stored;
+    `damaged`: part of the past cannot be read. `title` is for everyone who is notified, without its full stop; `detail`
+    may name the store, and is for admins."""
 
     kind: Literal["queued", "losing", "failing", "damaged"]
     severity: Severity
@@ -68,9 +66,9 @@ class HistoryTrouble(Struct, frozen=True):
 
 
 class Backlog(Struct, frozen=True):
-    """Samples that wait on the hub's disk for a store elsewhere. `reason` is why it does not take them, None while it
-    catches up. `room_seconds` is for how much longer there is room as they come now; None: not known yet.
-    `lost_seconds` is the time whose samples were dropped since the store fell behind."""
+    """Samples that wait on the hub's disk for a remote store. `reason` is why the store does not accept them, None
+    while it catches up. `room_seconds` is how long the queue lasts at the current rate; None: not known yet.
+    `lost_seconds` is the time span of the samples dropped since the store fell behind."""
 
     behind_seconds: float
     reason: str | None = None

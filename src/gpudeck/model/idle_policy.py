@@ -9,7 +9,7 @@ MAX_REASON: Final = 500
 
 
 class Keep(Struct, frozen=True, kw_only=True):
-    """A GPU that its owner, or an admin, keeps although it is idle: nothing happens to it until `end`."""
+    """A GPU that its owner, or an admin, keeps although it is idle: the policy does nothing to it until `end`."""
 
     id: int
     gpu: str
@@ -22,14 +22,14 @@ class Keep(Struct, frozen=True, kw_only=True):
 
 
 class KeepList(Struct, frozen=True):
-    """Those that count now."""
+    """The current keeps."""
 
     keeps: list[Keep]
 
 
 class PolicyStep(Struct, kw_only=True):
-    """A step of the ladder of a GPU. `saved_hours` are the GPU-hours that an act would have saved, `saved_cost` their
-    cost, null without a price."""
+    """A step of a GPU's ladder. `saved_hours` are the GPU-hours that an act would have saved, `saved_cost` their cost,
+    null without a price."""
 
     kind: Literal["notify", "warn", "act"]
     rule: str
@@ -46,8 +46,7 @@ class PolicyStep(Struct, kw_only=True):
 
 
 class PolicyUser(Struct):
-    """What would have happened to one user; null: nobody knows whose GPU it was. The users of a GPU share what is
-    saved."""
+    """What would have happened to one user; null: the owner is unknown. The users of a GPU share the savings."""
 
     user: str | None
     notified: int = 0
@@ -58,8 +57,8 @@ class PolicyUser(Struct):
 
 
 class PolicyReport(Struct, kw_only=True):
-    """What the policy would have done in a period. `steps` are the newest, `step_count` is how many there are.
-    `idle_hours` are all idle GPU-hours, `exempt_hours` those of GPUs that no rule is for, or whose owner is unknown."""
+    """What the policy would have done in a period. `steps` are the newest, `step_count` is their number. `idle_hours`
+    are all idle GPU-hours, `exempt_hours` those of GPUs without a rule or with an unknown owner."""
 
     start: float
     end: float
@@ -74,8 +73,8 @@ class PolicyReport(Struct, kw_only=True):
 
 
 class IdleLadder(Struct, kw_only=True):
-    """A GPU that is idle now. `done` are the steps that were taken, `next` is the next one if it stays idle.
-    `kept_until` is when its keep ends; `reason` is why nothing happens to it."""
+    """A GPU that is idle now. `done` are the steps taken, `next` is the next one if it stays idle. `kept_until` is when
+    its keep ends; `reason` is why nothing happens to it."""
 
     gpu: str
     host: str
@@ -89,7 +88,7 @@ class IdleLadder(Struct, kw_only=True):
 
 
 class IdlePolicyState(Struct, kw_only=True):
-    """The policy now. `ladders` are the idle GPUs that rules are for, `keeps` those that count."""
+    """The policy now. `ladders` are the idle GPUs with a rule, `keeps` the current keeps."""
 
     mode: PolicyMode
     rules: list[str]

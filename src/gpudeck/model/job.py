@@ -1,8 +1,8 @@
-"""Jobs of schedulers as the API, the page and the terminal show them: what was allocated, and what of it was used.
+"""Jobs of schedulers as the API, the page and the terminal show them: what was allocated, and how much of it was used.
 
 Hours are GPU-hours; `coverage` is the part of the job's time in which its GPUs were monitored. docs/accounting.md
-defines them. A `Run` is a program that the hub has seen on GPUs, with or without a scheduler. Imported jobs
-are here too, and the summary that jobstats writes into a job's comment.
+defines them. A `Run` is a program that the hub has seen on GPUs, with or without a scheduler. Imported jobs, and the
+summary that jobstats writes into a job's comment, are here too.
 """
 
 import base64
@@ -26,8 +26,8 @@ RATING_WORDS: Final[dict[Rating, str]] = {
 
 
 class Suggestion(Struct, frozen=True):
-    """`rule` is the word for programs, `text` what it found. `evidence` are the figures, `threshold` is from where on
-    the rule fires, `fix` what to do."""
+    """`rule` is the rule's name, `text` its finding. `evidence` has the figures, `threshold` the value from which the
+    rule fires, `fix` the next step."""
 
     rule: str
     text: str
@@ -37,8 +37,8 @@ class Suggestion(Struct, frozen=True):
 
 
 class RunVerdict(Struct, frozen=True):
-    """`text` is one sentence. `reason` is why the rating is unknown, null where it is known. `suggestions` are at most
-    three, the most important first."""
+    """`text` is one sentence. `reason` is why the rating is unknown, else null. `suggestions` are at most three, the
+    most important first."""
 
     rating: Rating
     text: str
@@ -47,10 +47,10 @@ class RunVerdict(Struct, frozen=True):
 
 
 class Run(Struct):
-    """One program from its start to its end. `started_at` is what the host says; `seen_at` when it was first seen.
-    `ended_at` is when it was last seen, None while it is there. Memory is over all its GPUs, utilization the mean of
-    theirs while it was there; both None if unknown. `command_reason` is why a known command is not shown.
-    `verdict` is there where it was asked for."""
+    """One program from its start to its end. `started_at` is the start as the host reports it; `seen_at` is when it was
+    first seen. `ended_at` is when it was last seen, None while it runs. Memory is the sum over its GPUs, utilization
+    their mean while it ran; both None if unknown. `command_reason` is why a known command is not shown. `verdict` is
+    set if requested."""
 
     id: int
     host: str
@@ -87,14 +87,12 @@ JobState = Literal["running", "suspended", "ended", "unknown"]
 
 
 class JobAmounts(Struct, kw_only=True):
-    """`allocated_hours` are all that are known, `unmonitored_hours` the part of them in which it is not known what the
-    GPU did. `used_hours` are those in which the GPU was busy or idle, `unused_hours` those in which it was not; null
-    where nothing was monitored. `idle_hours` are those in the state idle; null of a job that was imported.
-    `active_hours` are hours times utilization; null where it was never known.
-
-    `utilization_percent` is the mean over the monitored time, in which an unused GPU has none. `memory_mean_bytes` is
-    a mean of one GPU, `memory_peak_bytes` the most on one. `cost` is that of the allocated time, null without a price.
-    """
+    """`allocated_hours` are the known allocated hours, `unmonitored_hours` the part of them without monitoring. In
+    `used_hours` the GPU was busy or idle, in `unused_hours` it was not in use; null if nothing was monitored.
+    `idle_hours` were spent in the state idle; null for imported jobs. `active_hours` are hours times utilization; null
+    if that was never known. `utilization_percent` is the mean over the monitored time, in which an unused GPU counts as
+    0. `memory_mean_bytes` is the mean of one GPU, `memory_peak_bytes` the most on one. `cost` is that of the allocated
+    time, null without a price."""
 
     allocated_hours: float = 0.0
     unmonitored_hours: float = 0.0
@@ -112,9 +110,9 @@ class JobAmounts(Struct, kw_only=True):
 
 
 class JobGpu(JobAmounts, kw_only=True):
-    """A GPU of a job. `label` is its number on the host then. `is_shared`: other pods had it, or others' processes
-    were on it; what they did while the job used it is included. `idle_stretches` are the times from when until when it
-    did not work, of ten minutes and more, at the history's resolution; null where the history does not say."""
+    """A GPU of a job. `label` was its number on the host. `is_shared`: other pods had it too, or processes of others
+    were on it; their activity while the job used it is included. `idle_stretches` are the start and end of each time of
+    at least ten minutes without work, at the history's resolution; null if the history does not know."""
 
     host: str
     label: str
@@ -127,8 +125,8 @@ class JobGpu(JobAmounts, kw_only=True):
 
 class JobNode(Struct, kw_only=True):
     """What a job used of a host besides GPUs: its cgroup, with all of its processes. `cpu_seconds` is the CPU time from
-    its start to the last reading; the peak of cores is a mean over half a minute. Memory is without file caches. A
-    limit is null where there is none or it is unknown, anything else where it is unknown; `reason` says why."""
+    its start to the last reading; the peak of cores is a mean over half a minute. Memory is without the page cache. A
+    limit is null if there is none or it is unknown, any other field if it is unknown; `reason` says why."""
 
     host: str
     cpu_seconds: float | None = None
@@ -142,14 +140,11 @@ class JobNode(Struct, kw_only=True):
 
 
 class JobSummary(JobAmounts, kw_only=True):
-    """One start of a job: one that was requeued has several. `job` is the id that users know; `scheduler` is its name
-    in the hub's configuration.
-
-    `state` is unknown while the scheduler cannot be read, or the host of a pod does not report: `state_reason`.
-    `outcome` is the scheduler's own word for how it ended, null where it is not known. `start` is when the scheduler
-    started it or, where it does not say, when it was first seen; `until` is when it ends at the latest. `ended_at` is
-    when it was seen to have ended. `gpu_count` is how many GPUs it had, on `hosts`.
-    """
+    """One start of a job; a requeued job has several. `job` is the id that users know; `scheduler` is its name in the
+    hub's configuration. `state` is unknown while the scheduler cannot be read, or the host of a pod does not report:
+    `state_reason` says why. `outcome` is the scheduler's own word for how it ended, null if unknown. `start` is when
+    the scheduler started it, or when it was first seen; `until` is its time limit. `ended_at` is when its end was
+    noticed. `gpu_count` is the number of its GPUs, on `hosts`."""
 
     scheduler: str
     job: str
@@ -173,8 +168,7 @@ class JobSummary(JobAmounts, kw_only=True):
 
 
 class JobReport(JobSummary, kw_only=True):
-    """A job with its GPUs and its hosts. `verdict` is null where there is no history, and of the older tasks of an
-    array."""
+    """A job with its GPUs and its hosts. `verdict` is null without a history, and for the older tasks of an array."""
 
     gpus: list[JobGpu] = field(default_factory=list)
     nodes: list[JobNode] = field(default_factory=list)
@@ -190,8 +184,8 @@ class JobList(Struct):
 
 
 class JobReports(Struct):
-    """The newest starts of a job, or tasks of an array, of one scheduler, the newest first. `has_more`: there are
-    older ones. `other_schedulers` have a job of that id too."""
+    """The newest starts of a job, or tasks of an array, of one scheduler, the newest first. `has_more`: there are older
+    ones. `other_schedulers` have a job with the same id."""
 
     jobs: list[JobReport]
     has_more: bool = False
@@ -199,14 +193,14 @@ class JobReports(Struct):
 
 
 MAX_IMPORTED: Final = 500
-"""Jobs in one request."""
+"""The most jobs in one request."""
 _Word = Annotated[str, Meta(max_length=256)]
 _Amount = Annotated[float, Meta(ge=0, lt=2**53)]
 
 
 class ImportedGpu(Struct, frozen=True, kw_only=True):
-    """A GPU of a job as another monitor has measured it. Null is unknown; a GPU without any figure was allocated, and
-    what it did is unknown. A host or label that is not known begins with `?`."""
+    """A GPU of a job as measured by another monitor. Null is unknown; a GPU without any figure was allocated, and its
+    use is unknown. An unknown host or label begins with `?`."""
 
     host: Annotated[str, Meta(min_length=1, max_length=200)]
     label: Annotated[str, Meta(min_length=1, max_length=32)]
@@ -216,7 +210,7 @@ class ImportedGpu(Struct, frozen=True, kw_only=True):
 
 
 class ImportedNode(Struct, frozen=True, kw_only=True):
-    """A host of a job as another monitor has measured it. Null is unknown."""
+    """A host of a job as measured by another monitor. Null is unknown."""
 
     host: Annotated[str, Meta(min_length=1, max_length=200)]
     cpu_seconds: _Amount | None = None
@@ -226,7 +220,7 @@ class ImportedNode(Struct, frozen=True, kw_only=True):
 
 
 class ImportedJob(Struct, frozen=True, kw_only=True):
-    """A job that has ended, `seconds` after its `start`; null: the start is known to the hub."""
+    """A job that ended `seconds` after its `start`; null: the hub knows the start."""
 
     job: Annotated[str, Meta(min_length=1, max_length=512)]
     start: Annotated[float, Meta(ge=0, lt=1e11)] | None = None
@@ -242,7 +236,7 @@ class ImportedJob(Struct, frozen=True, kw_only=True):
 
 
 class JobNotImported(Struct, frozen=True):
-    """A start of a job, and why it was not imported. `start` is null where it is not known."""
+    """A start of a job, and why it was not imported. `start` is null if unknown."""
 
     job: str
     start: float | None
@@ -250,7 +244,7 @@ class JobNotImported(Struct, frozen=True):
 
 
 class JobImport(Struct, frozen=True):
-    """Which jobs were imported: an id for each start. `there` are those whose GPUs were known already."""
+    """The imported jobs: an id for each start. `there` are those whose GPUs were known already."""
 
     imported: list[str]
     there: list[JobNotImported] = field(default_factory=list)
@@ -264,8 +258,8 @@ _ByGpu = dict[str, Annotated[float, Meta(ge=0)]]
 
 
 class JobstatsNode(Struct, omit_defaults=True):
-    """What is missing is unknown. GPUs go by their minor numbers; memory is in bytes, of a GPU the most that was used,
-    and its utilization is the mean in percent. `total_time` are CPU-seconds."""
+    """Missing values are unknown. GPUs are identified by their minor numbers; memory is in bytes, for a GPU the peak;
+    utilization is the mean in percent. `total_time` is in CPU-seconds."""
 
     total_memory: float | None = None
     used_memory: float | None = None
@@ -277,14 +271,14 @@ class JobstatsNode(Struct, omit_defaults=True):
 
 
 class JobstatsSummary(Struct):
-    """`total_time` is how long the job ran, in seconds."""
+    """`total_time` is the run time of the job, in seconds."""
 
     nodes: dict[str, JobstatsNode]
     total_time: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     gpus: Annotated[int, Meta(ge=0, le=1024)] | None = None
 
     def list_gpus(self) -> list[ImportedGpu]:
-        """Those with figures, and as many without as `gpus` counts in addition."""
+        """The GPUs with figures, and further ones without, up to `gpus`."""
         measured = [
             ImportedGpu(
                 host=host,
@@ -316,13 +310,13 @@ class JobstatsSummary(Struct):
 
 
 def make_unknown_gpus(hosts: Sequence[str], count: int) -> list[ImportedGpu]:
-    """GPUs of which nothing is known but that they were allocated, on one of these hosts."""
+    """GPUs on one of these hosts that are only known to be allocated."""
     host = hosts[0] if len(hosts) == 1 else "?"
     return [ImportedGpu(host=host, label=f"?{number}") for number in range(1, count + 1)]
 
 
 def read_summary(text: str) -> JobstatsSummary | None:
-    """None for a job that Jobstats has no figures of. Raises ValueError."""
+    """None for a job without figures of Jobstats. Raises ValueError."""
     packed = text.strip().removeprefix(PREFIX)
     if packed in _EMPTY:
         return None
@@ -340,7 +334,7 @@ def read_summary(text: str) -> JobstatsSummary | None:
 
 
 def write_summary(report: JobReport) -> str:
-    """The memory that a node used is the most of it."""
+    """The memory of a node is its peak."""
     if not report.gpus:
         return f"{PREFIX}None"
     nodes = {

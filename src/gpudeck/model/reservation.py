@@ -1,7 +1,7 @@
-"""Reservations, short claims and maintenance windows, as they are kept, sent out and shown. Pure.
+"""Reservations, short claims and maintenance windows, as they are stored, sent and shown. Pure.
 
-Times are Unix seconds, those of reservations whole ones. A reservation or a window counts from `start` until before
-`end`; a window without an end until a user ends it.
+Times are Unix seconds, those of reservations whole ones. A reservation or a window counts from `start` up to but not
+including `end`; a window without an end counts until a user ends it.
 """
 
 from collections import defaultdict
@@ -15,8 +15,8 @@ ReservationState = Literal["planned", "running", "ended", "released", "cancelled
 
 
 class ReservedGpu(Struct, frozen=True):
-    """A GPU of a reservation, with the host and the number it had when it was reserved. `is_there` is None where that
-    was not checked, false where the fleet knows no such GPU any more: the reservation stays all the same."""
+    """A GPU of a reservation, with its host and number at the time it was reserved. `is_there` is None if that was not
+    checked, false if the fleet no longer has such a GPU: the reservation stays."""
 
     uuid: str
     host: str
@@ -25,15 +25,12 @@ class ReservedGpu(Struct, frozen=True):
 
 
 class Reservation(Struct, frozen=True, kw_only=True):
-    """`version` grows with every change: a change of an older version is refused. `kind` is `claim` for GPUs that
-    are claimed for a request of the queue until its process appears.
-
-    `released_at` is when it was given back before its end: before its start it never counted, later its past part
-    stays, and `end` is that moment. `used_at` is when its owner was first seen on one of its GPUs.
-
-    `scheduler` is the scheduler that has made it, by its name in the hub's configuration, and `name` its name there:
-    such a one is changed there, not here. It may have several users, in `user` with commas between.
-    """
+    """`version` grows with every change; a change based on an older version is refused. `kind` is `claim` for GPUs
+    claimed for a request of the queue until its process appears. `released_at` is when it was released before its end:
+    before its start it never counted, later its past part stays, and `end` is that time. `used_at` is when its owner
+    was first seen on one of its GPUs. `scheduler` is the name, in the hub's configuration, of the scheduler that made
+    it, and `name` its name there: it can only be changed there. It may have several users, separated by commas in
+    `user`."""
 
     id: int
     kind: ReservationKind
@@ -59,7 +56,7 @@ class Reservation(Struct, frozen=True, kw_only=True):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether it was given back before it began, and so never counted."""
+        """Whether it was released before its start, and so never counted."""
         return self.released_at is not None and self.released_at <= self.start
 
     def state_at(self, now: float) -> ReservationState:
@@ -76,8 +73,7 @@ class Reservation(Struct, frozen=True, kw_only=True):
 
 
 class GpuReservation(Struct, frozen=True):
-    """What of a reservation that counts now is shown at each of its GPUs. `scheduler` has made it; null: users of the
-    hub."""
+    """A current reservation as shown at each of its GPUs. `scheduler` has made it; null: users of the hub."""
 
     id: int
     user: str
@@ -88,9 +84,9 @@ class GpuReservation(Struct, frozen=True):
 
 
 class ReservationMark(Struct, frozen=True):
-    """What reservations say of one GPU now. `conflict` is a sentence about a user without the reservation who is on it.
-    `since` is when the reservation began: a report of before that is not judged by it. `is_unknown`: they could not be
-    read."""
+    """The current reservation of one GPU. `conflict` is a sentence about a user of the GPU without the reservation.
+    `since` is when the reservation began: earlier reports are not affected by it. `is_unknown`: the reservations could
+    not be read."""
 
     reservation: GpuReservation | None
     conflict: str | None = None
@@ -99,15 +95,15 @@ class ReservationMark(Struct, frozen=True):
 
 
 class ShownReservation(Reservation, frozen=True, kw_only=True):
-    """`state` is what it is now: `planned`, `running`, `ended`, or given back before its end (`released`) or before its
-    beginning (`cancelled`). `is_read_only`: it is a scheduler's, and only changed there."""
+    """`state` is its current state: `planned`, `running`, `ended`, or released before its end (`released`) or before
+    its start (`cancelled`). `is_read_only`: it belongs to a scheduler, and can only be changed there."""
 
     state: ReservationState
     is_read_only: bool = False
 
 
 class ReservationList(Struct, frozen=True):
-    """By their start. `time` is the hub's, `is_cut` says that there are more than were asked for."""
+    """By their start. `time` is the hub's, `is_cut` means that there are more than requested."""
 
     reservations: list[ShownReservation]
     time: float
@@ -127,7 +123,7 @@ MaintenanceState = Literal["planned", "running", "ended"]
 
 
 class Maintenance(Struct, frozen=True):
-    """What of a window that counts now is shown at its host and GPUs. `until` is null where it has no end yet."""
+    """A current maintenance window as shown at its host and GPUs. `until` is null if it has no end yet."""
 
     id: int
     since: float
@@ -137,8 +133,8 @@ class Maintenance(Struct, frozen=True):
 
 
 class MaintenanceWindow(Struct, frozen=True, kw_only=True):
-    """`host` is the name that the host had when it was drained. `gpu` is the UUID of a single GPU and `label` its
-    number then; null: the whole host, with every GPU that it has or gets."""
+    """`host` was the name of the host when it was drained. `gpu` is the UUID of a single GPU and `label` its number
+    then; null: the whole host, with every GPU that it has or gets."""
 
     id: int
     host: str
@@ -157,7 +153,7 @@ class MaintenanceWindow(Struct, frozen=True, kw_only=True):
         return "running" if self.end is None or now < self.end else "ended"
 
     def overlaps(self, start: float, end: float) -> bool:
-        """Whether it counts at some time from `start` until before `end`."""
+        """Whether it counts at some time from `start` up to `end`."""
         return self.start < end and (self.end is None or self.end > start)
 
     @property
@@ -175,8 +171,8 @@ class MaintenanceWindow(Struct, frozen=True, kw_only=True):
 
 
 class MaintenanceSchedule:
-    """The windows of a fleet as of one moment. Each GPU of a large fleet is looked up, and nearly always there is no
-    window at all."""
+    """The maintenance windows of a fleet as of one time. Every GPU of a large fleet is looked up, and usually there is
+    no window at all."""
 
     def __init__(self) -> None:
         self.windows: tuple[MaintenanceWindow, ...] = ()
@@ -195,13 +191,13 @@ class MaintenanceSchedule:
         return self._running
 
     def change(self, windows: Iterable[MaintenanceWindow], at: float, known: frozenset[str]) -> None:
-        """`known` are the ids of those of their hosts that are in the fleet. A host that was installed anew has another
-        id: where none has the id of a window, the one with its name is meant."""
+        """`known` are the ids of their hosts that are in the fleet. A reinstalled host has another id: if no host has
+        the id of a window, the one with its name is meant."""
         self.windows, self.known = tuple(windows), known
         self.move_to(at)
 
     def move_to(self, at: float) -> None:
-        """What is asked from here on is what counted at that moment."""
+        """Later lookups return the windows of that time."""
         self._at = at
         self._running = tuple(one for one in self.windows if one.state_at(at) == "running")
         self._by_host, self._by_name, self._by_gpu = defaultdict(list), defaultdict(list), defaultdict(list)
@@ -214,17 +210,18 @@ class MaintenanceSchedule:
                     self._by_name[one.host].append(one)
 
     def is_of(self, window: MaintenanceWindow, host_id: str, name: str) -> bool:
-        """Whether the window is of that host, or of a GPU that was there."""
+        """Whether the window is for that host, or for a GPU that was in it."""
         return window.host_id == host_id or (window.host == name and window.host_id not in self.known)
 
     def find(self, host_id: str, name: str) -> Maintenance | None:
-        """Of a host as a whole; of several windows the one that ends last."""
+        """The window for a host as a whole; of several the one that ends last."""
         if not self._running:
             return None
         return _last([*self._by_host.get(host_id, ()), *self._by_name.get(name, ())])
 
     def find_gpu(self, host_id: str, name: str, uuids: tuple[str | None, ...]) -> Maintenance | None:
-        """Of a GPU there: `uuids` are its own and that of its board. A GPU that moved is still drained."""
+        """The window for one of its GPUs: `uuids` are its own and that of its board. A GPU that moved is still
+        drained."""
         if not self._running:
             return None
         own = [one for uuid in uuids if uuid is not None for one in self._by_gpu.get(uuid, ())]
@@ -237,23 +234,23 @@ def _last(windows: Iterable[MaintenanceWindow]) -> Maintenance | None:
 
 
 class ShownMaintenance(MaintenanceWindow, frozen=True, kw_only=True):
-    """`state` is what it is now. `is_there` is false where the fleet knows no such host or GPU any more: the window
-    counts again when it is back."""
+    """`state` is its current state. `is_there` is false if the fleet no longer has such a host or GPU: the window
+    counts again when it returns."""
 
     state: MaintenanceState
     is_there: bool
 
 
 class MaintenanceList(Struct, frozen=True):
-    """Those that count now, then those that are planned, by their start. `time` is the hub's."""
+    """The current windows, then planned ones, by their start. `time` is the hub's."""
 
     maintenance: list[ShownMaintenance]
     time: float
 
 
 class MaintenanceChange(Struct, frozen=True):
-    """A window that was planned or changed. `reservations` are those of other users within it, which it does not end:
-    their GPUs are drained nevertheless."""
+    """A window that was planned or changed. `reservations` are reservations of other users during it, which it does not
+    end: their GPUs are drained nevertheless."""
 
     maintenance: ShownMaintenance
     reservations: list[ShownReservation]

@@ -13,8 +13,8 @@ REACH_FIELDS = ("address", "port", *_SSH, *_HTTP)
 
 
 class SourceKind(Struct, frozen=True):
-    """`unused` are fields of a target that have no meaning for this source: setting one is a mistake. `step` is what
-    `gpudeck hosts test` calls a reading. `lists_processes`: a reading without processes is a problem."""
+    """`unused` are fields of a target without a meaning for this source: setting one is a mistake. `step` is the name
+    of a reading in `gpudeck hosts test`. `lists_processes`: a reading without processes is a problem."""
 
     unused: tuple[str, ...]
     step: str
@@ -31,8 +31,7 @@ SOURCES: dict[str, SourceKind] = {
     "gpu-monitor": SourceKind((*_SSH, "token_file"), "gpu-monitor"),
     "gpu-monitor-files": SourceKind(REACH_FIELDS, "gpu-monitor-files"),
 }
-"""From the best to the poorest; the last ones are those of the monitors that came before (see `compat`), and of
-plugins."""
+"""From best to worst; last are those of the predecessors (see `compat`) and of plugins."""
 for _name in find_plugins("sources"):
     SOURCES.setdefault(_name, SourceKind((), _name, lists_processes=False))
 
@@ -42,22 +41,21 @@ else:
     Via = Literal[tuple(SOURCES)]
 
 WAYS: tuple[str, ...] = (*SOURCES, "vesta")
-"""Where a host reports on two ways at once the earlier one here counts: it reports more, and sooner. No host can be
-configured `via` vesta: its senders come by themselves."""
+"""If a host reports over two sources, the earlier one here counts: it reports more, and sooner. No host can be
+configured `via` vesta, because its senders register themselves."""
 READ_WAYS = frozenset(SOURCES) - {"push"}
-"""Those on which the hub reads the host: it is watched as long as it is configured."""
+"""The sources that the hub polls, as long as the host is configured."""
 
 
 class Target(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One host to be watched. Two targets are equal when nothing about reaching the host differs.
+    """One host to monitor. Equal targets are reached in the same way.
 
-    `name` is what people call the host, and what it is shown as. `origin` says who named it ("gpudeck.yaml", "--ssh",
-    "consul gpu-nodes"), for messages. An empty `address` means that the name is the address. None anywhere means: as
-    the settings of that source say. A target `via` push is expected, not read: the host itself has to report.
-
-    `is_operators` says that the operator named it, in the hub's own files or on its command line: it may have any
-    address. For all others `local_networks` are those networks of this machine, of its link and of cloud metadata in
-    which it may be; None where that is not checked (see `fetch.addresses`).
+    `name` is the host's configured and displayed name. `origin` is who named it ("gpudeck.yaml", "--ssh", "consul
+    gpu-nodes"), for messages. An empty `address` means that the name is the address. None means the default of that
+    source's settings. A target `via` push is not polled: the host must report. `is_operators`: the operator named it,
+    in the hub's own files or on its command line, so it may have any address. For others `local_networks` are the
+    networks of this machine, of its link and of cloud metadata in which it may be; None if that is not checked (see
+    `fetch.AddressGuard`).
     """
 
     name: str
@@ -78,12 +76,12 @@ class Target(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def host(self) -> str:
-        """What to connect to: a name or an address, IPv6 without brackets."""
+        """The name or address to connect to, IPv6 without brackets."""
         return self.address or self.name
 
     @property
     def is_named(self) -> bool:
-        """Whether people gave it a name. A host of which they gave an address alone is called what it calls itself."""
+        """Whether it has a configured name. A host with only an address is shown under the name that it reports."""
         try:
             address = str(ipaddress.ip_address(self.host))
         except ValueError:
@@ -91,15 +89,15 @@ class Target(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.name != address and address.replace(":", "-").replace("%", "-") not in self.name
 
     def url(self, port: int, path: str) -> str:
-        """Its address on the web, where the target itself says neither port nor path."""
+        """Its URL, with these defaults for port and path."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port or port}{self.path or path}"
 
 
 class AddedHosts(Struct, frozen=True):
-    """`names` are watched from now on. For hosts that report by themselves `command` has their tokens, shown only here:
-    for one host it is the line to run there, which installs the agent, for several a line for each, to run where
-    `ssh NAME` logs in. `token` is that of one host; `note` says what may still stand in the way."""
+    """`names` are monitored from now on. For hosts that push reports, `command` contains their tokens, shown only once:
+    for one host the line to run there, which installs the agent; for several one line each, to run where `ssh NAME`
+    logs in. `token` is that of one host; `note` says what may still be missing."""
 
     names: list[str]
     via: Via

@@ -9,7 +9,7 @@ UsageBy = Literal["user", "group", "host", "model", "account", "partition", "nam
 
 
 class Day(Struct):
-    """A day of a row: `day` is its date in the zone asked for, `time` when it begins there."""
+    """A day of a row: `day` is its date in the requested zone, `time` when it begins there."""
 
     day: str
     time: float
@@ -60,7 +60,7 @@ class UsageRow(Struct, omit_defaults=True):
     days: list[Day] = field(default_factory=list)
 
     def name_by(self, by: UsageBy) -> str | None:
-        """What it is called; None where that is unknown, for users in no group, and for jobs without that name."""
+        """Its name; None for unknown users, users without a group, and jobs without that name."""
         name: str | None = getattr(self, by)
         return name
 
@@ -152,14 +152,14 @@ _MARKS: Final = {
 
 
 def show_number(value: float, numbers: NumberFormat = "en", digits: int = 1) -> str:
-    """With the marks of that language for thousands and decimals."""
+    """A number with the language's separators for thousands and decimals."""
     thousands, decimal = _MARKS.get(numbers, (",", "."))
     return f"{value:,.{digits}f}".translate({ord(","): thousands, ord("."): decimal})
 
 
 class DigestPreview(Struct, frozen=True):
-    """A digest as it would be sent. Times are Unix seconds: the period, and when it was due. `to` are the channels that
-    it goes to; `not_sent` is why nothing is sent, null if it is."""
+    """A digest as it would be sent. Times are Unix seconds: the period, and when it was due. `to` are its channels;
+    `not_sent` is why nothing is sent, else null."""
 
     account: str
     period: str

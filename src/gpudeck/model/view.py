@@ -1,8 +1,8 @@
-"""The fleet as the API, the page and the command line show them.
+"""The fleet as the API, the page and the command line show it. The hub writes these structs, the client reads them; the
+OpenAPI document and the page's types are generated from them.
 
-The hub writes these shapes, the client reads them, the OpenAPI document and the page's types are generated from them.
-`Gpu` and `Host` inherit one field for each metric of the catalog, so a new metric needs no line here. A null stands
-with its reason in `reasons`.
+`Gpu` and `Host` inherit one field for each metric of the catalog, so a new metric needs no line here. The reason for a
+null is in `reasons`.
 """
 
 from typing import Any, Literal
@@ -20,8 +20,8 @@ HostStatus = Literal["up", "late", "down", "never_seen"]
 
 
 class ShownProcess(Struct, frozen=True, gc=False):
-    """A process with every field of `model.report.Process`, null where it is unknown: on the wire those are left out.
-    What a report may hold is bounded where it comes in, and not here."""
+    """A process with every field of `model.report.Process`, null if it is unknown (on the wire such fields are left
+    out). The bounds of a report are checked on arrival, not here."""
 
     pid: int
     user: str | None = None
@@ -37,11 +37,9 @@ class ShownProcess(Struct, frozen=True, gc=False):
 
 
 class ShownEvent(Struct, frozen=True, kw_only=True):
-    """A fault that the driver reported: NVIDIA's XID `code`. `at` is on the host's clock.
-
-    `text` is what the code means, `message` is in the driver's own words. `user` owned `process` when it happened; null
-    where that is not known, or no process was named.
-    """
+    """A fault that the driver reported: NVIDIA's XID `code`. `at` is on the host's clock. `text` is the meaning of the
+    code, `message` the driver's own. `user` owned `process` when it happened; null if unknown, or if no process was
+    named."""
 
     at: float
     code: int
@@ -53,14 +51,12 @@ class ShownEvent(Struct, frozen=True, kw_only=True):
 
 
 class Gpu(GpuMetrics, kw_only=True):
-    """A GPU with its metrics and its state.
-
-    `since` is when its availability last changed, as far as the hub has seen it; None in a single reading without a
-    hub. `last_seen` is the availability before the host stopped reporting: for showing only, never for counting.
-    `events` are the last day's faults, the newest last. `reservation` is the one that counts now;
-    `reservation_conflict` says who is on the GPU and should not be. `maintenance` says why it is drained, or will not
-    become free. `allocation` is the job that a scheduler has given it to, whether anything runs on it or not.
-    """
+    """A GPU with its metrics and its state. `since` is when its availability last changed, as far as the hub has
+    seen it; None in a single reading without a hub. `last_seen` is the availability before the host stopped
+    reporting: for display only, never for counting. `events` are the last day's faults, the newest last.
+    `reservation` is the current one; `reservation_conflict` names a user who is on the GPU without it. `maintenance`
+    says why it is drained, or will not become free. `allocation` is the job that a scheduler has allocated it to,
+    whether or not anything runs on it."""
 
     availability: Availability
     availability_reason: str | None = None
@@ -87,14 +83,14 @@ class GpuOfHost(Gpu, kw_only=True):
 
 
 class GpuList(Struct, frozen=True):
-    """GPUs across hosts. `total` is how many fit, also where only some of them were asked for."""
+    """GPUs across hosts. `total` is the number of matches, even if only some were requested."""
 
     gpus: list[GpuOfHost]
     total: int
 
 
 class HostNote(Struct, frozen=True):
-    """What an admin noted about a host, who and when."""
+    """A note of an admin about a host, with author and time."""
 
     text: str
     by: str
@@ -148,11 +144,9 @@ class Totals(Struct, frozen=True):
 
 
 class Fleet(Struct, kw_only=True):
-    """Everything now. `demo` says that all of it is simulated.
-
-    `problems` are the hub's own: lists of hosts that cannot be read, hosts that are named twice. `alerts` are those
-    that fire, the worst first, and at most 200 of them; `alert_counts` are of all.
-    """
+    """Everything now. `demo`: all of it is simulated. `problems` are the hub's own: lists of hosts that cannot be
+    read, hosts that are named twice. `alerts` are the firing ones, the worst first, at most 200; `alert_counts`
+    covers all."""
 
     demo: bool
     time: float
@@ -166,13 +160,11 @@ class Fleet(Struct, kw_only=True):
 
 
 class PastFleet(Fleet, kw_only=True):
-    """The fleet as it was recorded at the moment `as_of`, which is also its `time`. Names, labels and sources are
-    today's. Alerts are those that fired then, reservations those that counted, as they are kept today; what is no
-    longer kept, or cannot be read, is among `problems`. Conflicts of reservations and mutes are not recorded.
-
-    `coverage` is the part of the GPUs known then whose state was recorded (0–1); None where no GPU was known.
-    `resolution` is what it was made from: where samples are no longer kept, the means of the quarter hour.
-    """
+    """The fleet as recorded at the time `as_of`, which is also its `time`. Names, labels and sources are the current
+    ones. Alerts and reservations are those of that time, as stored today; what is no longer stored, or cannot be read,
+    is among `problems`. Conflicts of reservations and mutes are not recorded. `coverage` is the part of the GPUs known
+    then whose state was recorded (0–1); None if no GPU was known. `resolution` is the kind of record: quarter-hour
+    means if samples are no longer stored."""
 
     as_of: float
     coverage: float | None
@@ -180,11 +172,9 @@ class PastFleet(Fleet, kw_only=True):
 
 
 class FleetColumns(Struct, kw_only=True):
-    """The same as columns: for each field of a host, or of a GPU, a list with its values.
-
-    `host` is the place of a GPU's host among `hosts`. `reasons` of a host or a GPU is a place in `reasons`. Processes,
-    events, and the GPUs of each host are not there.
-    """
+    """The fleet as columns: for each field of a host, or of a GPU, a list of its values. `host` is the index of a GPU's
+    host in `hosts`. `reasons` of a host or a GPU is an index in `reasons`. Processes, events, and the GPUs of each host
+    are left out."""
 
     demo: bool
     time: float
@@ -200,14 +190,14 @@ class FleetColumns(Struct, kw_only=True):
 
 
 class HostList(Struct, frozen=True):
-    """Hosts by name. `total` is how many there are, also where only some of them were asked for."""
+    """Hosts by name. `total` is the number of all matches, even if only some were requested."""
 
     hosts: list[Host]
     total: int = 0
 
 
 class DatabaseState(Struct, frozen=True):
-    """`events` is how many are kept; null with the `reason` where the database does not say."""
+    """`events` is the number of stored events; null with the `reason` if the database does not answer."""
 
     kind: str
     events: int | None

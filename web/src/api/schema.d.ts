@@ -1943,9 +1943,9 @@ export interface components {
         };
         /**
          * AddedHosts
-         * @description `names` are watched from now on. For hosts that report by themselves `command` has their tokens, shown only here:
-         *     for one host it is the line to run there, which installs the agent, for several a line for each, to run where
-         *     `ssh NAME` logs in. `token` is that of one host; `note` says what may still stand in the way.
+         * @description `names` are monitored from now on. For hosts that push reports, `command` contains their tokens, shown only once:
+         *     for one host the line to run there, which installs the agent; for several one line each, to run where `ssh NAME`
+         *     logs in. `token` is that of one host; `note` says what may still be missing.
          */
         AddedHosts: {
             /** @description The command that starts an agent on the host; null: none is needed */
@@ -1964,11 +1964,10 @@ export interface components {
         };
         /**
          * Alert
-         * @description Times are Unix seconds on the hub's clock: `since` is when it began, as far as that is known.
-         *
-         *     `title` is a sentence without its full stop, `action` the next step. `note` says what is not known of it now, or
-         *     that it is flapping. `muted_by` is the id of the mute that suppresses its notifications, or `maintenance` while its
-         *     host or GPU is drained. `accounts` are the accounts that it concerns.
+         * @description Times are Unix seconds on the hub's clock: `since` is when it began, as far as known. `title` is a sentence
+         *     without its full stop, `action` the next step. `note` says what is currently unknown about it, or that it is
+         *     flapping. `muted_by` is the id of the mute that suppresses its notifications, or `maintenance` while its host or GPU
+         *     is drained. `accounts` are the accounts concerned.
          */
         Alert: {
             /** @description The accounts of the users who are concerned */
@@ -2026,7 +2025,7 @@ export interface components {
         /**
          * AlertCounts
          * @description `total` are all that fire or are acknowledged. `needs_attention` are the critical ones and warnings among them
-         *     that are neither acknowledged nor muted, and `critical` are the critical ones of these.
+         *     that are neither acknowledged nor muted; `critical` are the critical ones of these.
          * @default {
          *       "critical": 0,
          *       "needs_attention": 0,
@@ -2060,7 +2059,7 @@ export interface components {
         };
         /**
          * AlertList
-         * @description The worst first; resolved ones come after all others, the newest first. `time` is the hub's.
+         * @description The worst first, then resolved ones, the newest first. `time` is the hub's.
          */
         AlertList: {
             /** @description The alerts, worst first; resolved ones last, newest first */
@@ -2070,10 +2069,10 @@ export interface components {
         };
         /**
          * AlertTest
-         * @description What a rule would have done from `start` until before `end`. `step` is how many seconds the means stand for that
-         *     it was tested with, null where there was nothing to test. `known` is the share of the time, 0 to 1, for which the
-         *     condition could be decided. `hosts` were tested, `hosts_left` were not: the test takes a limited time. `firings` are
-         *     in the order of time, at most 1,000 of `count`.
+         * @description The result of testing a rule from `start` up to `end`. `step` is the length in seconds of the means that were
+         *     tested, null if there were none. `known` is the share of the time, 0 to 1, in which the condition could be decided.
+         *     `hosts` were tested, `hosts_left` were not: the test has a time limit. `firings` are in the order of time, at most
+         *     1,000 of `count`.
          */
         AlertTest: {
             /** @description How many times it would have fired */
@@ -2160,7 +2159,7 @@ export interface components {
         };
         /**
          * Answer
-         * @description `step` is how many seconds a point stands for, `resolution` what it was made from.
+         * @description `step` is the length of a point in seconds, `resolution` the kind of record.
          */
         Answer: {
             /** @description When it ends, in Unix seconds */
@@ -2305,7 +2304,7 @@ export interface components {
         };
         /**
          * Cluster
-         * @description The hubs that serve this fleet together. `state` is `alone` where this hub cannot reach the others.
+         * @description The hubs that serve this fleet together. `state` is `alone` if this hub cannot reach the others.
          */
         Cluster: {
             /** @description Reports that several hubs received */
@@ -2330,7 +2329,7 @@ export interface components {
         };
         /**
          * ClusterDuty
-         * @description A duty and the hub that has it, null while none does. `epoch` counts how often it changed hands.
+         * @description A duty and the hub that has it, null if there is none. `epoch` counts how often it changed hands.
          */
         ClusterDuty: {
             /** @description How many times the duty has changed hands */
@@ -2372,7 +2371,7 @@ export interface components {
         };
         /**
          * DatabaseState
-         * @description `events` is how many are kept; null with the `reason` where the database does not say.
+         * @description `events` is the number of stored events; null with the `reason` if the database does not answer.
          */
         DatabaseState: {
             /** @description How many events are kept; null: see `reason` */
@@ -2386,7 +2385,7 @@ export interface components {
         };
         /**
          * Day
-         * @description A day of a row: `day` is its date in the zone asked for, `time` when it begins there.
+         * @description A day of a row: `day` is its date in the requested zone, `time` when it begins there.
          */
         Day: {
             /** @description GPU-hours times utilization; null: no utilization was known */
@@ -2443,8 +2442,8 @@ export interface components {
         };
         /**
          * DigestPreview
-         * @description A digest as it would be sent. Times are Unix seconds: the period, and when it was due. `to` are the channels that
-         *     it goes to; `not_sent` is why nothing is sent, null if it is.
+         * @description A digest as it would be sent. Times are Unix seconds: the period, and when it was due. `to` are its channels;
+         *     `not_sent` is why nothing is sent, else null.
          */
         DigestPreview: {
             /** @description The account that the digest is for */
@@ -2567,10 +2566,9 @@ export interface components {
         };
         /**
          * Event
-         * @description `at` is in Unix seconds on the hub's clock. `id` grows with `at`, so that it also is where a list goes on.
-         *
-         *     `host` is the name it had then, `gpu` a UUID and `label` that GPU's number; None where no single one is concerned.
-         *     `user` is whose process it was, None where that is unknown. `title` is a sentence without its full stop.
+         * @description `at` is in Unix seconds on the hub's clock. `id` grows with `at`, so it is also the position in a list. `host` is
+         *     its name at that time, `gpu` a UUID and `label` that GPU's number; None if no single one is concerned. `user` is the
+         *     user of the process, None if unknown. `title` is a sentence without its full stop.
          */
         Event: {
             /** @description When it happened, in Unix seconds */
@@ -2613,7 +2611,7 @@ export interface components {
         };
         /**
          * EventList
-         * @description The newest first. `next` is the `before` of the next question; null where there are no older ones.
+         * @description The newest first. `next` is the `before` of the next page; null if there are no older ones.
          */
         EventList: {
             /** @description The events, newest first */
@@ -2635,9 +2633,9 @@ export interface components {
         };
         /**
          * FaultEvidence
-         * @description What stands behind a row: `kind` is that of an event, or the name of an alert rule. `is_incident` says whether it
-         *     counts among the incidents, `points` is what it takes off the score of a GPU. `seconds` is how long it lasted, None
-         *     where that is not known or makes no sense. `last_at` is when it last began.
+         * @description The evidence of a row: `kind` is a kind of event, or the name of an alert rule. `is_incident` is whether it
+         *     counts as an incident, `points` are taken from the score of a GPU. `seconds` is its duration, None if unknown or
+         *     meaningless. `last_at` is when it last began.
          */
         FaultEvidence: {
             /** @description How many times it happened */
@@ -2672,10 +2670,9 @@ export interface components {
         };
         /**
          * Fleet
-         * @description Everything now. `demo` says that all of it is simulated.
-         *
-         *     `problems` are the hub's own: lists of hosts that cannot be read, hosts that are named twice. `alerts` are those
-         *     that fire, the worst first, and at most 200 of them; `alert_counts` are of all.
+         * @description Everything now. `demo`: all of it is simulated. `problems` are the hub's own: lists of hosts that cannot be
+         *     read, hosts that are named twice. `alerts` are the firing ones, the worst first, at most 200; `alert_counts`
+         *     covers all.
          */
         Fleet: {
             /** @description How many alerts fire, over all that are listed and not listed */
@@ -2697,10 +2694,9 @@ export interface components {
         };
         /**
          * FleetColumns
-         * @description The same as columns: for each field of a host, or of a GPU, a list with its values.
-         *
-         *     `host` is the place of a GPU's host among `hosts`. `reasons` of a host or a GPU is a place in `reasons`. Processes,
-         *     events, and the GPUs of each host are not there.
+         * @description The fleet as columns: for each field of a host, or of a GPU, a list of its values. `host` is the index of a GPU's
+         *     host in `hosts`. `reasons` of a host or a GPU is an index in `reasons`. Processes, events, and the GPUs of each host
+         *     are left out.
          */
         FleetColumns: {
             /** @description How many alerts fire, over all that are listed and not listed */
@@ -2757,13 +2753,12 @@ export interface components {
         };
         /**
          * Gpu
-         * @description A GPU with its metrics and its state.
-         *
-         *     `since` is when its availability last changed, as far as the hub has seen it; None in a single reading without a
-         *     hub. `last_seen` is the availability before the host stopped reporting: for showing only, never for counting.
-         *     `events` are the last day's faults, the newest last. `reservation` is the one that counts now;
-         *     `reservation_conflict` says who is on the GPU and should not be. `maintenance` says why it is drained, or will not
-         *     become free. `allocation` is the job that a scheduler has given it to, whether anything runs on it or not.
+         * @description A GPU with its metrics and its state. `since` is when its availability last changed, as far as the hub has
+         *     seen it; None in a single reading without a hub. `last_seen` is the availability before the host stopped
+         *     reporting: for display only, never for counting. `events` are the last day's faults, the newest last.
+         *     `reservation` is the current one; `reservation_conflict` names a user who is on the GPU without it. `maintenance`
+         *     says why it is drained, or will not become free. `allocation` is the job that a scheduler has allocated it to,
+         *     whether or not anything runs on it.
          */
         Gpu: {
             /** @description The job that a scheduler has given the GPU to; null: none */
@@ -3052,7 +3047,7 @@ export interface components {
         };
         /**
          * GpuList
-         * @description GPUs across hosts. `total` is how many fit, also where only some of them were asked for.
+         * @description GPUs across hosts. `total` is the number of matches, even if only some were requested.
          */
         GpuList: {
             /** @description The GPUs */
@@ -3385,8 +3380,7 @@ export interface components {
         };
         /**
          * GpuReservation
-         * @description What of a reservation that counts now is shown at each of its GPUs. `scheduler` has made it; null: users of the
-         *     hub.
+         * @description A current reservation as shown at each of its GPUs. `scheduler` has made it; null: users of the hub.
          */
         GpuReservation: {
             /** @description The number of the reservation */
@@ -3505,7 +3499,7 @@ export interface components {
         };
         /**
          * HistoryState
-         * @description `kind` is `off` where none is kept. `reason` is why its figures are not known. Times are Unix seconds.
+         * @description `kind` is `off` without a history. `reason` is why its figures are unknown. Times are Unix seconds.
          */
         HistoryState: {
             /** @description By how many seconds the history is late; null: unknown */
@@ -3698,7 +3692,7 @@ export interface components {
         };
         /**
          * HostList
-         * @description Hosts by name. `total` is how many there are, also where only some of them were asked for.
+         * @description Hosts by name. `total` is the number of all matches, even if only some were requested.
          */
         HostList: {
             /** @description The hosts, by name */
@@ -3711,7 +3705,7 @@ export interface components {
         };
         /**
          * HostNote
-         * @description What an admin noted about a host, who and when.
+         * @description A note of an admin about a host, with author and time.
          */
         HostNote: {
             /** @description When it happened, in Unix seconds */
@@ -3800,8 +3794,8 @@ export interface components {
         };
         /**
          * IdleLadder
-         * @description A GPU that is idle now. `done` are the steps that were taken, `next` is the next one if it stays idle.
-         *     `kept_until` is when its keep ends; `reason` is why nothing happens to it.
+         * @description A GPU that is idle now. `done` are the steps taken, `next` is the next one if it stays idle. `kept_until` is when
+         *     its keep ends; `reason` is why nothing happens to it.
          */
         IdleLadder: {
             /** @description What has happened so far */
@@ -3834,7 +3828,7 @@ export interface components {
         };
         /**
          * IdlePolicyState
-         * @description The policy now. `ladders` are the idle GPUs that rules are for, `keeps` those that count.
+         * @description The policy now. `ladders` are the idle GPUs with a rule, `keeps` the current keeps.
          */
         IdlePolicyState: {
             /** @description Idle GPUs that are kept */
@@ -3853,8 +3847,8 @@ export interface components {
         };
         /**
          * ImportedGpu
-         * @description A GPU of a job as another monitor has measured it. Null is unknown; a GPU without any figure was allocated, and
-         *     what it did is unknown. A host or label that is not known begins with `?`.
+         * @description A GPU of a job as measured by another monitor. Null is unknown; a GPU without any figure was allocated, and its
+         *     use is unknown. An unknown host or label begins with `?`.
          */
         ImportedGpu: {
             /**
@@ -3882,7 +3876,7 @@ export interface components {
         };
         /**
          * ImportedJob
-         * @description A job that has ended, `seconds` after its `start`; null: the start is known to the hub.
+         * @description A job that ended `seconds` after its `start`; null: the hub knows the start.
          */
         ImportedJob: {
             /** @description The scheduler's account that the job is charged to; null: none */
@@ -3913,7 +3907,7 @@ export interface components {
         };
         /**
          * ImportedNode
-         * @description A host of a job as another monitor has measured it. Null is unknown.
+         * @description A host of a job as measured by another monitor. Null is unknown.
          */
         ImportedNode: {
             /** @description The limit of the job's processors, in cores; null: none, or unknown */
@@ -3995,9 +3989,9 @@ export interface components {
         };
         /**
          * JobGpu
-         * @description A GPU of a job. `label` is its number on the host then. `is_shared`: other pods had it, or others' processes
-         *     were on it; what they did while the job used it is included. `idle_stretches` are the times from when until when it
-         *     did not work, of ten minutes and more, at the history's resolution; null where the history does not say.
+         * @description A GPU of a job. `label` was its number on the host. `is_shared`: other pods had it too, or processes of others
+         *     were on it; their activity while the job used it is included. `idle_stretches` are the start and end of each time of
+         *     at least ten minutes without work, at the history's resolution; null if the history does not know.
          */
         JobGpu: {
             /** @description GPU-hours times utilization; null: no utilization was known */
@@ -4073,7 +4067,7 @@ export interface components {
         };
         /**
          * JobImport
-         * @description Which jobs were imported: an id for each start. `there` are those whose GPUs were known already.
+         * @description The imported jobs: an id for each start. `there` are those whose GPUs were known already.
          */
         JobImport: {
             /** @description The jobs that were imported */
@@ -4096,8 +4090,8 @@ export interface components {
         /**
          * JobNode
          * @description What a job used of a host besides GPUs: its cgroup, with all of its processes. `cpu_seconds` is the CPU time from
-         *     its start to the last reading; the peak of cores is a mean over half a minute. Memory is without file caches. A
-         *     limit is null where there is none or it is unknown, anything else where it is unknown; `reason` says why.
+         *     its start to the last reading; the peak of cores is a mean over half a minute. Memory is without the page cache. A
+         *     limit is null if there is none or it is unknown, any other field if it is unknown; `reason` says why.
          */
         JobNode: {
             /** @description The limit of the job's processors, in cores; null: none, or unknown */
@@ -4124,7 +4118,7 @@ export interface components {
         };
         /**
          * JobNotImported
-         * @description A start of a job, and why it was not imported. `start` is null where it is not known.
+         * @description A start of a job, and why it was not imported. `start` is null if unknown.
          */
         JobNotImported: {
             /** @description The id of the job */
@@ -4136,8 +4130,7 @@ export interface components {
         };
         /**
          * JobReport
-         * @description A job with its GPUs and its hosts. `verdict` is null where there is no history, and of the older tasks of an
-         *     array.
+         * @description A job with its GPUs and its hosts. `verdict` is null without a history, and for the older tasks of an array.
          */
         JobReport: {
             /** @description The scheduler's account that the job is charged to; null: none */
@@ -4235,8 +4228,8 @@ export interface components {
         };
         /**
          * JobReports
-         * @description The newest starts of a job, or tasks of an array, of one scheduler, the newest first. `has_more`: there are
-         *     older ones. `other_schedulers` have a job of that id too.
+         * @description The newest starts of a job, or tasks of an array, of one scheduler, the newest first. `has_more`: there are older
+         *     ones. `other_schedulers` have a job with the same id.
          */
         JobReports: {
             /**
@@ -4251,13 +4244,11 @@ export interface components {
         };
         /**
          * JobSummary
-         * @description One start of a job: one that was requeued has several. `job` is the id that users know; `scheduler` is its name
-         *     in the hub's configuration.
-         *
-         *     `state` is unknown while the scheduler cannot be read, or the host of a pod does not report: `state_reason`.
-         *     `outcome` is the scheduler's own word for how it ended, null where it is not known. `start` is when the scheduler
-         *     started it or, where it does not say, when it was first seen; `until` is when it ends at the latest. `ended_at` is
-         *     when it was seen to have ended. `gpu_count` is how many GPUs it had, on `hosts`.
+         * @description One start of a job; a requeued job has several. `job` is the id that users know; `scheduler` is its name in the
+         *     hub's configuration. `state` is unknown while the scheduler cannot be read, or the host of a pod does not report:
+         *     `state_reason` says why. `outcome` is the scheduler's own word for how it ended, null if unknown. `start` is when
+         *     the scheduler started it, or when it was first seen; `until` is its time limit. `ended_at` is when its end was
+         *     noticed. `gpu_count` is the number of its GPUs, on `hosts`.
          */
         JobSummary: {
             /** @description The scheduler's account that the job is charged to; null: none */
@@ -4344,7 +4335,7 @@ export interface components {
         };
         /**
          * Keep
-         * @description A GPU that its owner, or an admin, keeps although it is idle: nothing happens to it until `end`.
+         * @description A GPU that its owner, or an admin, keeps although it is idle: the policy does nothing to it until `end`.
          */
         Keep: {
             /** @description When it ends, in Unix seconds */
@@ -4378,7 +4369,7 @@ export interface components {
         };
         /**
          * KeepList
-         * @description Those that count now.
+         * @description The current keeps.
          */
         KeepList: {
             /** @description Idle GPUs that are kept */
@@ -4432,7 +4423,7 @@ export interface components {
         };
         /**
          * Maintenance
-         * @description What of a window that counts now is shown at its host and GPUs. `until` is null where it has no end yet.
+         * @description A current maintenance window as shown at its host and GPUs. `until` is null if it has no end yet.
          */
         Maintenance: {
             /**
@@ -4451,8 +4442,8 @@ export interface components {
         };
         /**
          * MaintenanceChange
-         * @description A window that was planned or changed. `reservations` are those of other users within it, which it does not end:
-         *     their GPUs are drained nevertheless.
+         * @description A window that was planned or changed. `reservations` are reservations of other users during it, which it does not
+         *     end: their GPUs are drained nevertheless.
          */
         MaintenanceChange: {
             /** @description The maintenance as it is now */
@@ -4462,7 +4453,7 @@ export interface components {
         };
         /**
          * MaintenanceList
-         * @description Those that count now, then those that are planned, by their start. `time` is the hub's.
+         * @description The current windows, then planned ones, by their start. `time` is the hub's.
          */
         MaintenanceList: {
             /** @description The maintenance that is planned or runs, by its start */
@@ -4536,9 +4527,9 @@ export interface components {
         };
         /**
          * Mute
-         * @description No notifications are sent of matching alerts from `start` until before `end`. All conditions have to match:
-         *     `host` and `rule` may have `*` in them, `labels` are those of the host, `hosts` are names in their order, of which
-         *     one has to match; none: any.
+         * @description No notifications are sent for matching alerts from `start` up to `end`. All conditions must match: `host` and
+         *     `rule` may contain `*`, `labels` are those of the host, `hosts` are sorted names of which one must match; empty:
+         *     any.
          */
         Mute: {
             /** @description When it was created, in Unix seconds */
@@ -4569,7 +4560,7 @@ export interface components {
         };
         /**
          * MuteList
-         * @description Those that count now or later, by their end.
+         * @description Current and future mutes, by their end.
          */
         MuteList: {
             /** @description The mutes */
@@ -5119,12 +5110,11 @@ export interface components {
         };
         /**
          * PastFleet
-         * @description The fleet as it was recorded at the moment `as_of`, which is also its `time`. Names, labels and sources are
-         *     today's. Alerts are those that fired then, reservations those that counted, as they are kept today; what is no
-         *     longer kept, or cannot be read, is among `problems`. Conflicts of reservations and mutes are not recorded.
-         *
-         *     `coverage` is the part of the GPUs known then whose state was recorded (0–1); None where no GPU was known.
-         *     `resolution` is what it was made from: where samples are no longer kept, the means of the quarter hour.
+         * @description The fleet as recorded at the time `as_of`, which is also its `time`. Names, labels and sources are the current
+         *     ones. Alerts and reservations are those of that time, as stored today; what is no longer stored, or cannot be read,
+         *     is among `problems`. Conflicts of reservations and mutes are not recorded. `coverage` is the part of the GPUs known
+         *     then whose state was recorded (0–1); None if no GPU was known. `resolution` is the kind of record: quarter-hour
+         *     means if samples are no longer stored.
          */
         PastFleet: {
             /** @description How many alerts fire, over all that are listed and not listed */
@@ -5246,8 +5236,8 @@ export interface components {
         };
         /**
          * PolicyReport
-         * @description What the policy would have done in a period. `steps` are the newest, `step_count` is how many there are.
-         *     `idle_hours` are all idle GPU-hours, `exempt_hours` those of GPUs that no rule is for, or whose owner is unknown.
+         * @description What the policy would have done in a period. `steps` are the newest, `step_count` is their number. `idle_hours`
+         *     are all idle GPU-hours, `exempt_hours` those of GPUs without a rule or with an unknown owner.
          */
         PolicyReport: {
             /** @description The part of the period, 0 to 1, in which the GPUs were monitored; null: no GPU was known */
@@ -5273,8 +5263,8 @@ export interface components {
         };
         /**
          * PolicyStep
-         * @description A step of the ladder of a GPU. `saved_hours` are the GPU-hours that an act would have saved, `saved_cost` their
-         *     cost, null without a price.
+         * @description A step of a GPU's ladder. `saved_hours` are the GPU-hours that an act would have saved, `saved_cost` their cost,
+         *     null without a price.
          */
         PolicyStep: {
             /** @description When it happened, in Unix seconds */
@@ -5319,8 +5309,7 @@ export interface components {
         };
         /**
          * PolicyUser
-         * @description What would have happened to one user; null: nobody knows whose GPU it was. The users of a GPU share what is
-         *     saved.
+         * @description What would have happened to one user; null: the owner is unknown. The users of a GPU share the savings.
          */
         PolicyUser: {
             /**
@@ -5581,7 +5570,7 @@ export interface components {
         /**
          * Reliability
          * @description The worst first: GPUs by their score, then by incidents, lost and throttled time. `total` is how many had any of
-         *     these, also where fewer were asked for. `problems` says what is not included.
+         *     these, even if fewer were requested. `problems` says what is not included.
          */
         Reliability: {
             /**
@@ -5602,13 +5591,11 @@ export interface components {
         };
         /**
          * ReliabilityRow
-         * @description A GPU, or a host where `gpu` is None. `host`, `label` and `model` are today's where it is still in the fleet, and
-         *     those of its last event elsewhere; `model` is None then.
-         *
-         *     `incidents` are driver errors that no program caused, times that a GPU was lost or a host down, bad health,
-         *     flapping, and drivers that did not answer; those of a host include its GPUs'. `lost_seconds` is for how long it was
-         *     lost or down, `throttled_seconds` for how long alerts about throttling fired. `score` of a GPU is 100 without
-         *     faults, less the points of its evidence, and at least 0; None for a host.
+         * @description A GPU, or a host if `gpu` is None. `host`, `label` and `model` are the current ones if it is still in the fleet,
+         *     else those of its last event; `model` is None then. `incidents` are driver errors that no program caused, times that
+         *     a GPU was lost or a host down, bad health, flapping, and drivers that did not answer; those of a host include its
+         *     GPUs'. `lost_seconds` is how long it was lost or down, `throttled_seconds` how long throttling alerts fired. `score`
+         *     of a GPU is 100 minus the points of its evidence, at least 0; None for a host.
          */
         ReliabilityRow: {
             /** @description What counts against it, by kind */
@@ -5807,7 +5794,7 @@ export interface components {
         };
         /**
          * ReservationList
-         * @description By their start. `time` is the hub's, `is_cut` says that there are more than were asked for.
+         * @description By their start. `time` is the hub's, `is_cut` means that there are more than requested.
          */
         ReservationList: {
             /** @description Whether there are more than are listed */
@@ -5838,8 +5825,8 @@ export interface components {
         };
         /**
          * ReservedGpu
-         * @description A GPU of a reservation, with the host and the number it had when it was reserved. `is_there` is None where that
-         *     was not checked, false where the fleet knows no such GPU any more: the reservation stays all the same.
+         * @description A GPU of a reservation, with its host and number at the time it was reserved. `is_there` is None if that was not
+         *     checked, false if the fleet no longer has such a GPU: the reservation stays.
          */
         ReservedGpu: {
             /**
@@ -5862,10 +5849,10 @@ export interface components {
         };
         /**
          * Run
-         * @description One program from its start to its end. `started_at` is what the host says; `seen_at` when it was first seen.
-         *     `ended_at` is when it was last seen, None while it is there. Memory is over all its GPUs, utilization the mean of
-         *     theirs while it was there; both None if unknown. `command_reason` is why a known command is not shown.
-         *     `verdict` is there where it was asked for.
+         * @description One program from its start to its end. `started_at` is the start as the host reports it; `seen_at` is when it was
+         *     first seen. `ended_at` is when it was last seen, None while it runs. Memory is the sum over its GPUs, utilization
+         *     their mean while it ran; both None if unknown. `command_reason` is why a known command is not shown. `verdict` is
+         *     set if requested.
          */
         Run: {
             /** @description The command line, with secrets removed; null: unknown */
@@ -5924,8 +5911,8 @@ export interface components {
         };
         /**
          * RunVerdict
-         * @description `text` is one sentence. `reason` is why the rating is unknown, null where it is known. `suggestions` are at most
-         *     three, the most important first.
+         * @description `text` is one sentence. `reason` is why the rating is unknown, else null. `suggestions` are at most three, the
+         *     most important first.
          */
         RunVerdict: {
             /**
@@ -5976,9 +5963,9 @@ export interface components {
         };
         /**
          * Series
-         * @description Whose points these are: exactly one of the names is there; with `by` two, as `gpu` and `user`. `label` is what
-         *     people call that GPU or host, `model` what a GPU is, where the store knows it. With `by: user` the series without a
-         *     user is that of unknown users.
+         * @description Exactly one of the names is set; with `by` two, such as `gpu` and `user`. `label` is the display name of the GPU
+         *     or host, `model` the model of a GPU, if the store knows it. With `by: user` the series without a user is that of
+         *     unknown users.
          */
         Series: {
             /** @description True for the series of all hosts together; null: it is of something else */
@@ -6207,10 +6194,9 @@ export interface components {
         };
         /**
          * ShownEvent
-         * @description A fault that the driver reported: NVIDIA's XID `code`. `at` is on the host's clock.
-         *
-         *     `text` is what the code means, `message` is in the driver's own words. `user` owned `process` when it happened; null
-         *     where that is not known, or no process was named.
+         * @description A fault that the driver reported: NVIDIA's XID `code`. `at` is on the host's clock. `text` is the meaning of the
+         *     code, `message` the driver's own. `user` owned `process` when it happened; null if unknown, or if no process was
+         *     named.
          */
         ShownEvent: {
             /** @description When it happened, in Unix seconds */
@@ -6236,8 +6222,8 @@ export interface components {
         };
         /**
          * ShownMaintenance
-         * @description `state` is what it is now. `is_there` is false where the fleet knows no such host or GPU any more: the window
-         *     counts again when it is back.
+         * @description `state` is its current state. `is_there` is false if the fleet no longer has such a host or GPU: the window
+         *     counts again when it returns.
          */
         ShownMaintenance: {
             /** @description When it was created, in Unix seconds */
@@ -6279,8 +6265,8 @@ export interface components {
         };
         /**
          * ShownProcess
-         * @description A process with every field of `model.report.Process`, null where it is unknown: on the wire those are left out.
-         *     What a report may hold is bounded where it comes in, and not here.
+         * @description A process with every field of `model.report.Process`, null if it is unknown (on the wire such fields are left
+         *     out). The bounds of a report are checked on arrival, not here.
          */
         ShownProcess: {
             /** @description The command line, with secrets removed; null: unknown, see `reasons` */
@@ -6322,8 +6308,8 @@ export interface components {
         };
         /**
          * ShownReservation
-         * @description `state` is what it is now: `planned`, `running`, `ended`, or given back before its end (`released`) or before its
-         *     beginning (`cancelled`). `is_read_only`: it is a scheduler's, and only changed there.
+         * @description `state` is its current state: `planned`, `running`, `ended`, or released before its end (`released`) or before
+         *     its start (`cancelled`). `is_read_only`: it belongs to a scheduler, and can only be changed there.
          */
         ShownReservation: {
             /** @description When it was last changed, in Unix seconds */
@@ -6503,8 +6489,8 @@ export interface components {
         };
         /**
          * Suggestion
-         * @description `rule` is the word for programs, `text` what it found. `evidence` are the figures, `threshold` is from where on
-         *     the rule fires, `fix` what to do.
+         * @description `rule` is the rule's name, `text` its finding. `evidence` has the figures, `threshold` the value from which the
+         *     rule fires, `fix` the next step.
          */
         Suggestion: {
             /** @description The figures that the suggestion rests on */
