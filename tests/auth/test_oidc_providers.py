@@ -464,11 +464,22 @@ def test_a_logout_at_the_provider_ends_the_session_here(
         wait_until(lambda: browser.get(f"{hub.url}/api/v1/me").json()["kind"] == "nobody", "the logout")
 
 
-def test_the_callback_is_limited_as_logins_are(place: HubPlace, provider: NodeProvider) -> None:
+def test_the_callback_is_limited_as_logins_are_and_says_so_on_the_page(place: HubPlace, provider: NodeProvider) -> None:
     limits = "limits: {logins_burst: 3, logins_per_second: 0.01}"
     with place.running(entry("node", provider.issuer, place.folder / "secret"), more=limits) as hub:
-        asked = [httpx.get(f"{hub.url}/api/v1/login/oidc/node/callback?state=x&code=y").status_code for _ in range(5)]
-    assert asked == [302, 302, 302, 429, 429]
+
+        def finish() -> str:
+            """What the page says after a login at the provider that this browser began."""
+            with httpx.Client(base_url=hub.url) as browser:
+                begun = browser.get("/api/v1/login/oidc/node?next=%23/events").headers["location"]
+                state = parse_qs(urlsplit(begun).query)["state"][0]
+                answer = browser.get(f"/api/v1/login/oidc/node/callback?state={state}&code=y&iss={provider.issuer}")
+                assert (answer.status_code, answer.headers["location"]) == (302, f"{hub.url}/#/events")
+                return str(browser.get("/api/v1/me").json()["note"])
+
+        notes = [finish() for _ in range(5)]
+    assert all("does not accept the code" in note for note in notes[:3])
+    assert all(note.startswith("too many attempts to log in come from this address. Try") for note in notes[3:])
 
 
 def test_without_local_accounts_a_password_is_refused_and_no_link_is_printed(

@@ -111,6 +111,13 @@ def test_logging_in_has_a_measure_of_its_own(guarded: Guarded) -> None:
     assert guarded.get() == 200
 
 
+def test_callbacks_beyond_the_limit_of_logins_are_told_so_and_count_as_requests(guarded: Guarded) -> None:
+    answers = [guarded.get(path="/api/v1/login/oidc/sso/callback") for _ in range(6)]
+    # This hub has no provider.
+    assert answers == [404, 404, 404, 404, 404, 429]
+    assert guarded.app.hits == {"logins": 4, "requests": 1}
+
+
 def test_a_prefix_does_not_open_another_limit(guarded: Guarded) -> None:
     answers = [guarded.call("POST", "/gpus/api/v1/login", json={}).status_code for _ in range(3)]
     assert answers[2] == 429

@@ -17,10 +17,12 @@ from gpudeck.api.access import COOKIE, LOGIN_COOKIE, TheCaller, access, make_coo
 from gpudeck.api.answers import RequestRefused
 from gpudeck.api.login import AuthRequest, Done, TheAuth, client_of, write_note
 from gpudeck.auth.auth import Auth
+from gpudeck.auth.login import describe_wait
 from gpudeck.auth.oidc_logins import BEGUN_SECONDS, OidcLogins, check_place
 from gpudeck.auth.trials import Trial
 from gpudeck.model.clock import wall as now
 from gpudeck.model.errors import Refused, Temporary, Wrong
+from gpudeck.server.admission import LOGIN_WAIT
 
 MAX_LOGOUT_BYTES = 32 * 1024
 TRIED = "This login was a trial, so nobody was logged in. Its result is shown where it was begun."
@@ -66,6 +68,9 @@ async def finish_login(request: AuthRequest, name: _Provider, auth: TheAuth) -> 
     # Several of one name would be read differently by others.
     answer = {key: values[0] for key in _ANSWERS if len(values := request.query_params.getall(key, [])) == 1}
     cookie = read_cookie(request, LOGIN_COOKIE)
+    if isinstance(wait := request.scope.get(LOGIN_WAIT), float):
+        note = f"too many attempts to log in come from this address. Try again in {describe_wait(wait)}."
+        return _back(request, logins, logins.place_of(name, cookie), note)
     try:
         finished = await logins.finish(name, cookie, answer, *client_of(request))
     except (Temporary, Refused) as error:

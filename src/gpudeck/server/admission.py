@@ -40,6 +40,9 @@ FILES, FILES_A_REQUEST = "/assets/", 5
 """This many of the page's files cost one request: a class that opens the page behind one address asks for hundreds."""
 CONNECTION = "gpudeck.connection"
 """A key in the extensions of a scope: its `refund` returns the cost of opening the connection."""
+LOGIN_WAIT = "gpudeck.login_wait"
+"""In the scope of a provider's callback beyond the limit of logins: the seconds until a login is tried again. It must
+not be."""
 _REPORTS, _STREAM, _LOGIN = "/api/v1/reports", "/api/v1/stream", "/api/v1/login"
 _MESSAGES = {
     "requests": "this address asks more often than this hub lets it",
@@ -228,6 +231,11 @@ class AdmissionGate:
         elif _is_login(scope["method"], path):
             limiter = self._logins
         wait = limiter.take(by, self._now())
+        if wait and limiter is self._logins and scope["method"] == "GET":
+            # A browser that comes back from a provider: the hub sends it to the page, which says why.
+            self.hits[limiter.name] += 1
+            scope[LOGIN_WAIT] = wait
+            limiter, wait = self._requests, self._requests.take(by, self._now())
         if limiter is self._registrations and not wait:
             _refund_connection(scope)
         if key is not None and not wait:
