@@ -443,14 +443,15 @@ def shared_trust() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def trust_from(ca_file: str) -> ssl.SSLContext:
+def trust_from(ca_file: str, setting: str = "ca_file") -> ssl.SSLContext:
     """Trust only certificates signed by those in the file. Raises UsageError if it contains none."""
     try:
         path = Path(ca_file).expanduser()
         return _load_trust(path, path.stat().st_mtime_ns)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"the certificates in {ca_file} cannot be read: {reason}.") from error
+        hint = "Name a file in PEM that the hub's user can read."
+        raise UsageError(f"{setting}: the certificates in {ca_file} cannot be read: {reason}.", hint) from error
 
 
 @lru_cache(maxsize=8)

@@ -22,7 +22,7 @@ from gpudeck.discovery.static import Hosts
 from gpudeck.events.settings import EventSettings
 from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.idle_policy.settings import IdlePolicySettings
-from gpudeck.model.address import split_hubs
+from gpudeck.model.address import show_url, split_hubs
 from gpudeck.model.errors import ConfigurationError, GpudeckError, UsageError
 from gpudeck.model.gpu_state import FleetSettings
 from gpudeck.model.plugins import Extra, is_installed, missing
@@ -129,7 +129,13 @@ def redirect_problem(settings: Settings) -> str | None:
         return None
     if url is None:
         return "public_url is missing: providers of login.oidc send users back to it"
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        is_page = parts.port != 0 and "@" not in parts.netloc and bool((parts.hostname or "").strip("."))
+    except ValueError:
+        is_page = False
+    if not is_page:
+        return f"public_url: {show_url(url)} is not the address of a page, such as https://gpus.example.org/gpus"
     if parts.scheme == "http" and not is_loopback(parts.hostname or ""):
         return f"public_url: {url} has to begin with https://, as a login over plain HTTP can be read on its way"
     if settings.path_prefix and parts.path.rstrip("/") != settings.path_prefix.rstrip("/"):

@@ -136,7 +136,7 @@ def test_certificate_is_checked_before_any_password_is_sent(slapd: Slapd, url: s
     urls = [slapd.tls_url if url == "tls" else slapd.url]
     assert log_in(settings_of(slapd, urls=urls), "ada") is not None
     stranger = Authority(tmp_path, "Another").ca_file
-    with pytest.raises(Temporary, match="certificate"):
+    with pytest.raises(Temporary, match=r"not believed: [\w -]+ \(`ca_file`, or the name in `urls`\)"):
         log_in(settings_of(slapd, urls=urls, ca_file=str(stranger)), "ada")
     elsewhere = [one.replace("127.0.0.1", "localhost") for one in urls]
     with pytest.raises(Temporary, match="certificate"):
@@ -154,9 +154,24 @@ def test_wrong_password_of_the_hubs_own_account_is_a_mistake_of_the_configuratio
     assert "another" not in str(wrong.value)
 
 
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"base": f"ou=nowhere,{BASE}"}, r"noSuchObject \(correct `base` or `group_base`, or let `bind_dn` read it\)"),
+        ({"user_filter": "(uid={name})(cn=x)"}, "`user_filter` is no LDAP filter"),
+        ({"urls": [f"ldap://127.0.0.1:{free_port()}"]}, r"no connection \(connection refused\)"),
+    ],
+)
+def test_mistake_of_the_configuration_is_named_with_its_setting(
+    slapd: Slapd, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(Temporary, match=rf"cannot be asked: 127\.0\.0\.1: {words}\."):
+        log_in(settings_of(slapd, **changes), "ada")
+
+
 def test_groups_that_cannot_be_read_are_missing_rather_than_none(slapd: Slapd) -> None:
     """A missing claim takes no role away."""
-    ada = log_in(settings_of(slapd, group_base="this is no DN"), "ada")
+    ada = log_in(settings_of(slapd, group_base=f"ou=nowhere,{BASE}"), "ada")
     assert ada is not None
     assert "groups" not in ada.claims
 
@@ -226,12 +241,27 @@ def test_marks_of_disabled_users_are_known(attributes: dict[str, list[bytes]], w
 
 
 @pytest.mark.parametrize(
+    "wanted",
+    [
+        "(&(objectCategory=person)(objectClass=user)(sAMAccountName={name}))",
+        "(& (| (uid={name}) (mail={name})) (!(nsAccountLock=TRUE)))",
+        "(&(uid={name})(memberOf:1.2.840.113556.1.4.1941:=cn=gpu,dc=example,dc=org))",
+    ],
+)
+def test_usual_filters_are_taken(wanted: str) -> None:
+    assert LdapSettings(urls=["ldaps://ldap.example"], base=BASE, user_filter=wanted).user_filter == wanted
+
+
+@pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"urls": ["ldap://ldap.example"], "start_tls": False}, "plain text"),
         ({"user_filter": "(uid=ada)"}, "{name} is missing"),
         ({"user_filter": "uid={name}"}, "no LDAP filter"),
         ({"user_dn": "uid=ada"}, "{name} is missing"),
+        ({"user_filter": "({name})"}, "no LDAP filter"),
+        ({"base": "not a dn"}, "base: 'not a dn' is no DN"),
+        ({"group_base": "groups"}, "group_base: 'groups' is no DN"),
         ({"bind_dn": "cn=a"}, "belong together"),
     ],
 )

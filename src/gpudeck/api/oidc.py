@@ -121,7 +121,8 @@ async def read_trial(
 
 def _find(auth: Auth, name: str) -> OidcLogins:
     if auth.oidc is None or name not in auth.oidc.providers:
-        raise NotFoundException("there is no such provider")
+        hint = "If it is new in the configuration, restart the hub."
+        raise RequestRefused(404, "not_found", f"this hub has no login provider {name!r}.", hint)
     return auth.oidc
 
 

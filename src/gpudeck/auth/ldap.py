@@ -16,22 +16,21 @@ import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 import ldap3
-from ldap3.core.exceptions import LDAPException, LDAPSASLPrepError
+from ldap3.core.exceptions import LDAPException, LDAPInvalidFilterError, LDAPSASLPrepError, LDAPSocketOpenError
 from ldap3.utils.conv import escape_filter_chars
 from ldap3.utils.dn import escape_rdn
 from msgspec import Struct
 
 from gpudeck.auth.claims import MAX_GROUPS
 from gpudeck.auth.login import DirectoryAway
-from gpudeck.auth.settings import LdapSettings
-from gpudeck.fetch import trust_from
+from gpudeck.auth.settings import LdapSettings, read_secret
+from gpudeck.fetch import explain, shared_trust, trust_from
 from gpudeck.model import clock
-from gpudeck.model.errors import GpudeckError, UsageError, Wrong
+from gpudeck.model.errors import GpudeckError, Wrong
 from gpudeck.model.text import clean
 
 log = logging.getLogger(__name__)
@@ -49,6 +48,15 @@ _SUCCESS, _SIZE_LIMIT = 0, 4
 _TROUBLE = frozenset({1, 2, 7, 8, 13, 51, 52, 80})
 """Answers to a bind that are about the server or the connection. All others are about the user: a wrong password, a
 locked account, no such entry."""
+_NEXT_STEPS: Final = {
+    "noSuchObject": "correct `base` or `group_base`, or let `bind_dn` read it",
+    "invalidDNSyntax": "`base`, `group_base`, `bind_dn` and `user_dn` have to be DNs",
+    "insufficientAccessRights": "let `bind_dn` read users and groups",
+    "operationsError": "set `bind_dn`",
+    "inappropriateAuthentication": "set `bind_dn`",
+    "confidentialityRequired": "use ldaps:// or `start_tls`",
+    "strongerAuthRequired": "use ldaps:// or `start_tls`",
+}
 _HINT = "Accounts of the hub itself can log in meanwhile."
 _T = TypeVar("_T")
 
@@ -78,9 +86,11 @@ class LdapDirectory:
         self.settings = settings
         self._problem: GpudeckError | None = None
         self._now = now
-        self._password = read_secret(settings.bind_password_file) if settings.bind_password_file else None
+        file = settings.bind_password_file
+        self._password = read_secret("login.ldap.bind_password_file", file) if file else None
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="ldap")
-        self._context = ssl.create_default_context() if settings.ca_file is None else trust_from(settings.ca_file)
+        ca_file = settings.ca_file
+        self._context = shared_trust() if ca_file is None else trust_from(ca_file, "login.ldap.ca_file")
         self._down_until = 0.0
 
     def close(self) -> None:
@@ -158,7 +168,7 @@ class LdapDirectory:
                     link.open()
                     return work(link)
                 except (_Broken, LDAPException, OSError) as error:
-                    problems.append(f"{urlsplit(url).hostname}: {_explain(error)}")
+                    problems.append(f"{urlsplit(url).hostname}: {_explain(error, link.tls)}")
         raise _Broken("; ".join(problems))
 
     def _authenticate(self, link: "_Link", name: str, password: str) -> DirectoryUser | None:
@@ -297,11 +307,12 @@ class _Link:
         self._deadline = deadline
         self._starts_tls = parts.scheme == "ldap" and settings.start_tls
         seconds = settings.timeout
+        self.tls = _Tls(context, parts.hostname or "")
         server = ldap3.Server(
             parts.hostname,
             port=parts.port or (636 if parts.scheme == "ldaps" else 389),
             use_ssl=parts.scheme == "ldaps",
-            tls=_Tls(context, parts.hostname or ""),
+            tls=self.tls,
             get_info=ldap3.NONE,
             connect_timeout=seconds,
         )
@@ -381,7 +392,8 @@ class _Link:
 
     def _words(self) -> str:
         """Never the DN or the password: only what kind of answer it is."""
-        return clean(str(self._connection.result.get("description", "no reason"))[:80])
+        kind = clean(str(self._connection.result.get("description", "no reason"))[:80])
+        return f"{kind} ({hint})" if (hint := _NEXT_STEPS.get(kind)) else kind
 
     def _check_time(self) -> None:
         if time.monotonic() > self._deadline:
@@ -395,11 +407,16 @@ class _Tls(ldap3.Tls):  # type: ignore[misc]
         super().__init__(validate=ssl.CERT_REQUIRED)
         self._context = context
         self._host = host
+        self.failure: OSError | None = None
 
     def wrap_socket(self, connection: Any, do_handshake: bool = False) -> None:
-        connection.socket = self._context.wrap_socket(
-            connection.socket, server_hostname=self._host, do_handshake_on_connect=do_handshake
-        )
+        try:
+            connection.socket = self._context.wrap_socket(
+                connection.socket, server_hostname=self._host, do_handshake_on_connect=do_handshake
+            )
+        except OSError as error:
+            self.failure = error  # ldap3 makes text of it
+            raise
 
 
 def find_lock(attributes: _Attributes, now: float) -> str:
@@ -420,22 +437,6 @@ def find_lock(attributes: _Attributes, now: float) -> str:
     if day is not None and 0 <= day * 86_400 <= now:
         return "the account has expired (shadowExpire)"
     return ""
-
-
-def read_secret(file: str) -> str:
-    """The first line of a file. Raises UsageError."""
-    try:
-        lines = _home(file).read_text().splitlines()
-    except (OSError, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise UsageError(f"the password of login.ldap in {file} cannot be read: {reason}.") from error
-    if not lines or not lines[0]:
-        raise UsageError(f"the password of login.ldap in {file} is empty.")
-    return lines[0]
-
-
-def _home(file: str) -> Path:
-    return Path(file).expanduser()
 
 
 def _is_member(dn: str) -> str:
@@ -472,10 +473,15 @@ def _filter_of_guid(subject: str) -> str:
     return "".join(f"\\{subject[at : at + 2]}" for at in range(0, len(subject), 2))
 
 
-def _explain(error: Exception) -> str:
-    """In one line, without what was sent."""
-    reason: Any = error
-    while reason.__cause__ is not None or reason.__context__ is not None:
-        reason = reason.__cause__ or reason.__context__
-    words = clean(str(reason).strip()) or type(reason).__name__
-    return words[:200].rstrip(".")
+def _explain(error: Exception, tls: _Tls) -> str:
+    """In one line, with the setting to correct, and without what was sent."""
+    if isinstance(error, LDAPInvalidFilterError):
+        return "`user_filter` is no LDAP filter"
+    if tls.failure is not None:
+        is_unknown = isinstance(tls.failure, ssl.SSLCertVerificationError)
+        return explain(tls.failure) + (" (`ca_file`, or the name in `urls`)" if is_unknown else "")
+    if isinstance(error, LDAPSocketOpenError):
+        # ldap3 keeps the system's reason in its text only.
+        found = re.search(r"\[Errno -?\d+\] ([\w ]+)", str(error))
+        return f"no connection ({found[1].lower() if found else 'refused, or it takes too long'})"
+    return clean(explain(error))[:200].rstrip(".")

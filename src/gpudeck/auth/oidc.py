@@ -11,7 +11,6 @@ import hmac
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import quote_plus, urlencode, urlsplit
 
@@ -24,10 +23,10 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 from msgspec import Struct, field
 
-from gpudeck.auth.settings import OidcSettings
+from gpudeck.auth.settings import OidcSettings, read_secret
 from gpudeck.fetch import AddressGuard, Fetcher, HttpResponse, trust_from
 from gpudeck.model import clock
-from gpudeck.model.errors import GpudeckError, Refused, Temporary, UsageError
+from gpudeck.model.errors import GpudeckError, Refused, Temporary
 from gpudeck.model.settings import is_loopback
 from gpudeck.model.text import clean
 
@@ -119,9 +118,10 @@ class OidcProvider:
         self.label = settings.label or settings.name
         self.redirect_uri = redirect_uri
         self._problems: dict[Literal["discovery", "client"], GpudeckError] = {}
-        self.secret = read_secret(settings)
+        place = f"login.oidc {settings.name}"
+        self.secret = read_secret(f"{place}: client_secret_file", settings.client_secret_file).strip()
         self._now = now
-        self._trust = None if settings.ca_file is None else trust_from(settings.ca_file)
+        self._trust = None if settings.ca_file is None else trust_from(settings.ca_file, f"{place}: ca_file")
         self._fetchers: dict[tuple[str, str], Fetcher] = {}
         self._document: ProviderDocument | None = None
         self._keys: KeySet | None = None
@@ -425,19 +425,6 @@ class OidcProvider:
                 log.warning("the keys of %s cannot be read; those known before still count", self.settings.name)
             self._keys_at = time.monotonic()
             return True
-
-
-def read_secret(settings: OidcSettings) -> str:
-    """The client's secret. Raises UsageError."""
-    path = Path(settings.client_secret_file).expanduser()
-    try:
-        secret = path.read_text().strip()
-    except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise UsageError(f"login.oidc {settings.name}: the secret in {path} cannot be read: {reason}.") from error
-    if not secret or not secret.isprintable():
-        raise UsageError(f"login.oidc {settings.name}: {path} has no secret in its only line.")
-    return secret
 
 
 def redirect_uri(public_url: str, name: str) -> str:

@@ -2,12 +2,14 @@
 
 import ipaddress
 import re
+from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
+from gpudeck.model.errors import UsageError
 from gpudeck.model.settings import Duration, Text, is_loopback
 from gpudeck.model.times import load_zone
 from gpudeck.model.usage import Frequency, NumberFormat
@@ -92,6 +94,9 @@ class ProxySettings(Struct, frozen=True):
 
 
 _Dn = Annotated[str, Meta(min_length=1, max_length=1024)]
+_DN = r"\s*[A-Za-z0-9][A-Za-z0-9.-]*\s*="
+_ASSERTION = r"\s*[A-Za-z0-9][A-Za-z0-9.;:-]*\s*[~<>:]?="
+"""How a DN and each condition of a filter begin."""
 _Claim = Annotated[str, Meta(min_length=1, max_length=256)]
 _Pattern = Annotated[str, Meta(min_length=1, max_length=256)]
 
@@ -111,7 +116,7 @@ class MappingSettings(Struct, frozen=True):
     """By role, the groups whose members have it; the highest role counts, at each login. Without any, admins of the
     hub give roles."""
     default_role: AccountRole | None = "user"
-    """The role of users in none of these groups, and of new accounts; none: such users are refused."""
+    """The role of users in none of these groups, and of new accounts; null: such users are refused."""
     admins: list[_Name] = field(default_factory=list)
     """Accounts that are admins whatever their groups are, such as the first admin."""
     groups: dict[_Pattern, Annotated[str, Meta(min_length=1, max_length=64)]] = field(default_factory=dict)
@@ -173,6 +178,8 @@ class OidcSettings(Struct, frozen=True):
         parts = urlsplit(self.issuer)
         if not parts.hostname or (parts.scheme == "http" and not is_loopback(parts.hostname)):
             raise ValueError(f"issuer: {self.issuer} has to begin with https://; http:// is only for this machine")
+        if self.name == "ldap":
+            raise ValueError("name: ldap is the directory's; choose another one")
         if "openid" not in self.scopes:
             raise ValueError("scopes: openid is missing")
         if reserved := sorted(_RESERVED & self.parameters.keys()):
@@ -242,8 +249,15 @@ class LdapSettings(Struct, frozen=True):
                 raise ValueError(f"urls: passwords would go to {url} in plain text: use ldaps:// or start_tls")
         if "{name}" not in self.user_filter:
             raise ValueError("user_filter: {name} is missing, which stands for the name that was typed")
-        if self.user_filter.count("(") != self.user_filter.count(")") or not self.user_filter.startswith("("):
+        pieces = re.findall(r"\(([^()]*)", self.user_filter)
+        is_filter = all(piece.strip() in {"&", "|", "!"} or re.match(_ASSERTION, piece) for piece in pieces)
+        is_even = self.user_filter.count("(") == self.user_filter.count(")")
+        if not is_filter or not is_even or not self.user_filter.startswith("("):
             raise ValueError("user_filter: this is no LDAP filter, such as (uid={name})")
+        for setting in ("base", "group_base"):
+            dn = getattr(self, setting)
+            if dn is not None and not re.match(_DN, dn):
+                raise ValueError(f"{setting}: {dn!r} is no DN, such as ou=people,dc=example,dc=org")
         if self.user_dn is not None and "{name}" not in self.user_dn:
             raise ValueError("user_dn: {name} is missing, which stands for the name that was typed")
         if (self.bind_dn is None) != (self.bind_password_file is None):
@@ -267,13 +281,26 @@ class AuthSettings(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         names = [provider.name for provider in self.oidc]
-        issuers = [provider.issuer for provider in self.oidc]
+        issuers = [provider.issuer.rstrip("/") for provider in self.oidc]
         if len(set(names)) < len(names) or len(set(issuers)) < len(issuers):
             raise ValueError("oidc: two providers have the same name or issuer")
         if not self.local and not self.oidc and self.ldap is None and self.proxy.header is None:
             raise ValueError("local: without passwords nobody could log in: set oidc, ldap or proxy")
         if self.idle > self.expire:
             raise ValueError("idle has to be at most as long as expire")
+
+
+def read_secret(setting: str, file: str) -> str:
+    """The first line of a file. Raises UsageError, which names the setting."""
+    hint = "Write the secret into its first line, and let the hub's user read it."
+    try:
+        lines = Path(file).expanduser().read_text().splitlines()
+    except (OSError, UnicodeError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not text"
+        raise UsageError(f"{setting}: {file} cannot be read: {reason}.", hint) from error
+    if not lines or not lines[0].strip() or not lines[0].isprintable():
+        raise UsageError(f"{setting}: {file} has no secret in its first line.", hint)
+    return lines[0]
 
 
 def read_name(text: str) -> str | None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import sys
 import time
 from collections.abc import Mapping
@@ -111,20 +112,34 @@ def check_command(config: Path | None, login: str | None) -> None:
     errors = find_missing_extras(settings) if is_installed("hub") else []
     if errors:
         raise ConfigurationError("\n".join(f"{file}: {error}" for error in errors))
-    if is_installed("hub") and settings.login.oidc:
-        from gpudeck.auth.oidc import read_secret  # noqa: PLC0415 - its libraries come with the hub
-
-        for provider in settings.login.oidc:
-            read_secret(provider)
-    if is_installed("hub") and settings.login.ldap is not None:
-        from gpudeck.auth.ldap import LdapDirectory  # noqa: PLC0415 - the same
-
-        LdapDirectory(settings.login.ldap).close()
+    if is_installed("hub") and (mistakes := find_login_mistakes(settings)):
+        raise ConfigurationError("\n".join(f"{file}: {mistake}" for mistake in mistakes))
     if is_installed("hub") and (mistakes := find_plugin_mistakes(settings)):
         raise ConfigurationError("\n".join(f"{file}: {mistake}" for mistake in mistakes))
     click.echo("No configuration file: every setting has its default." if file is None else f"{file}: no mistakes.")
     if login is not None:
         _check_login(settings, login)
+
+
+def find_login_mistakes(settings: Settings) -> list[str]:
+    """Files with secrets and certificates that cannot be read."""
+    mistakes = list[str]()
+    if settings.login.oidc:
+        from gpudeck.auth.oidc import OidcProvider  # noqa: PLC0415 - its libraries come with the hub
+
+        for provider in settings.login.oidc:
+            try:
+                OidcProvider(provider, "")
+            except UsageError as error:
+                mistakes.append(str(error))
+    if settings.login.ldap is not None:
+        from gpudeck.auth.ldap import LdapDirectory  # noqa: PLC0415 - the same
+
+        try:
+            LdapDirectory(settings.login.ldap).close()
+        except UsageError as error:
+            mistakes.append(str(error))
+    return mistakes
 
 
 def find_plugin_mistakes(settings: Settings) -> list[str]:
@@ -143,6 +158,8 @@ def find_plugin_mistakes(settings: Settings) -> list[str]:
 def _check_login(settings: Settings, name: str) -> None:
     """What a provider or the directory says about one user, what becomes of it, and why. Raises UsageError for a
     provider that is not configured, and GpudeckError for a login that does not succeed."""
+    # The result has what would be logged.
+    logging.getLogger("gpudeck.auth").setLevel(logging.ERROR)
     if name == "ldap" and settings.login.ldap is not None:
         _try_directory(settings.login.ldap)
         return

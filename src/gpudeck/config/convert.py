@@ -86,8 +86,13 @@ def is_scalar(option: Option) -> bool:
 
 def expect(options: Iterable[Option]) -> str:
     """The expected value in words: `a duration such as 10s, at least 1s`."""
-    named = [option for option in options if not isinstance(option.info, inspect.NoneType)]
-    return " or ".join(dict.fromkeys(map(_expect_one, named))) or "nothing"
+    listed = list(options)
+    named = [option for option in listed if not isinstance(option.info, inspect.NoneType)]
+    words = list(dict.fromkeys(map(_expect_one, named)))
+    # "none" is a likely mistake for null where words are listed.
+    if len(named) < len(listed) and any(isinstance(option.info, inspect.LiteralType) for option in named):
+        words.append("null")
+    return " or ".join(words) or "nothing"
 
 
 def _expect_one(option: Option) -> str:
@@ -472,7 +477,7 @@ class _Converter:
         place = next((entry for name in names for entry in entries if entry.name == name), None)
         if place is None:
             return self._note(line, path, said or "these settings do not fit together", detail=detail)
-        return self._note(place.line, (*path, place.name), said, detail=detail)
+        return self._note(place.line, (*path, place.name), said.removeprefix(f"{place.name}: "), detail=detail)
 
     def _hide_secrets(self, said: str) -> str:
         for secret in sorted(self._secrets, key=len, reverse=True):
