@@ -393,3 +393,18 @@ def test_writer_beat_and_sender_at_once_lose_and_repeat_nothing(tmp_path: Path) 
     assert sorted(taken) == list(range(2000))
     outbox.close()
     assert files_in(tmp_path) == []
+
+
+def test_dropped_reports_are_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING")
+    outbox = Outbox(most_reports=None, most_bytes=30)
+    fill(outbox, 5)
+    assert outbox.dropped == 2
+    assert [record.message for record in caplog.records] == [
+        "undelivered reports exceed agent.outbox_size or outbox_age: the oldest are dropped"
+    ]
+    take_all(outbox)
+    assert caplog.records[-1].message == "the outbox is empty again: 2 reports were dropped"
+    fill(outbox, 1)
+    take_all(outbox)
+    assert len(caplog.records) == 2

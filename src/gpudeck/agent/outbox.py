@@ -206,7 +206,7 @@ class Outbox:
         boottime: clock.Clock = clock.boottime,
     ) -> None:
         self.spool = spool
-        self.dropped = 0
+        self.dropped = self._drops_logged = 0
         self._most_reports = most_reports
         self._most_bytes = most_bytes
         self._max_age = max_age
@@ -269,6 +269,9 @@ class Outbox:
         if self._offered is not None and self._offered[0] is report:
             with self._changed:
                 self._remove(self._offered[1])
+                if not self._waiting and self.dropped > self._drops_logged:
+                    log.warning("the outbox is empty again: %d reports were dropped", self.dropped - self._drops_logged)
+                    self._drops_logged = self.dropped
             self._offered = None
 
     def save(self, *, at_once: bool = True) -> None:
@@ -337,6 +340,8 @@ class Outbox:
             if not is_too_many and self._bytes <= self._most_bytes and not self._is_too_old(oldest.made):
                 return
             self._remove(key)
+            if self.dropped == self._drops_logged and not is_too_many:
+                log.warning("undelivered reports exceed agent.outbox_size or outbox_age: the oldest are dropped")
             self.dropped += 1
 
     def _is_too_old(self, made: ReportTime) -> bool:
