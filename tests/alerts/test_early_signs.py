@@ -6,6 +6,7 @@ import pytest
 
 from alerts.watched import Watched
 from fakes.reports import make_gpu
+from gpudeck.alerts.selection import GpuTrends
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
 LOADED = {"utilization_percent": 98}
@@ -91,6 +92,30 @@ def test_growth_adds_up_within_the_hour_and_a_counter_that_begins_anew_has_not_g
     report(restarted, nvlink_error_count=0)
     restarted.run(5 * MINUTE)
     assert restarted.rules() == []
+
+
+@pytest.mark.parametrize(
+    ("rule", "metric", "window"),
+    [
+        ("nvlink_errors", "nvlink_error_count", HOUR),
+        ("ecc_rate", "ecc_corrected_count", HOUR),
+        ("row_remaps", "remapped_rows_count", DAY),
+    ],
+)
+def test_a_restart_ends_no_alert_before_the_growth_of_a_whole_window_is_known(
+    rule: str, metric: str, window: float
+) -> None:
+    watched = watch(**{metric: 5000})
+    report(watched, **{metric: 9000})
+    watched.run(5 * MINUTE)
+    assert watched.rules() == [rule]
+    records, watched.engine, watched.trends = watched.engine.firing(), watched.make_engine(), GpuTrends()
+    watched.engine.load(records, watched.clock.now)
+    watched.events.clear()
+    watched.run(window - 5 * MINUTE, step=60.0)
+    assert (watched.rules(), watched.kinds()) == ([rule], [])
+    watched.run(20 * MINUTE)
+    assert watched.rules() == []
 
 
 def test_growth_is_that_of_the_same_gpu_also_where_rows_change() -> None:

@@ -80,6 +80,7 @@ class Watched:
         facts = {"power_limits": self.selector.power_limits(), "free": totals.free}
         self.trends.look(self.hub.fleet.table, now)
         facts |= {"usual_clocks": self.trends.usual_clocks, "growth": self.trends.growth}
+        facts["why_uncounted"] = self.trends.why_uncounted
         facts |= {"known": totals.gpus - totals.unknown}
         self.engine.begin(FleetContext(now=now, **(facts | self.context)))
         fleet = self.hub.fleet

@@ -373,7 +373,7 @@ class AlertEngine(AlertStateMachine):
                 self._start(rule, host, finding, own)
         for subject, record in list(active.items()):
             if subject not in there and host.is_chosen(record.gpu):
-                why = _why_unknown(rule, host, record) if limits.is_on else None
+                why = _why_unknown(rule, host, record, self._context) if limits.is_on else None
                 if why is not None:
                     self._note_unknown(record, why)
                 else:
@@ -428,7 +428,7 @@ def _steady(context: FleetContext, now: float) -> FleetContext:
     return replace(context, now=now, late_reservations=(), history=None, free=0, known=0, growth={}, usual_clocks={})
 
 
-def _why_unknown(rule: Rule, host: HostSnapshot, record: AlertRecord) -> str | None:
+def _why_unknown(rule: Rule, host: HostSnapshot, record: AlertRecord, context: FleetContext) -> str | None:
     """Why it is unknown whether the finding still applies; None if it no longer does."""
     if rule.why_unknown is not None and (why := rule.why_unknown(host, record.gpu, record.part)) is not None:
         return why
@@ -443,4 +443,6 @@ def _why_unknown(rule: Rule, host: HostSnapshot, record: AlertRecord) -> str | N
             return board.missing
         view = board.view()
     unread = next((name for name in rule.needs if getattr(view, name) is None), None)
-    return None if unread is None else view.reasons.get(unread) or "it could not be read"
+    if unread is not None:
+        return view.reasons.get(unread) or "it could not be read"
+    return context.why_uncounted(rule.counter, record.gpu) if rule.counter and record.gpu else None

@@ -81,6 +81,8 @@ class CounterGrowth(Struct, frozen=True):
     amount: float
 
 
+WhyUncounted = Callable[[str, str], str | None]
+"""Why it is unknown how much that counter of that GPU has grown within its window; None if it is known."""
 Growths = Mapping[str, Mapping[str, CounterGrowth]]
 """By counter and UUID: the GPUs whose counter grew within its window. A counter that was reset has not grown."""
 
@@ -100,6 +102,7 @@ class FleetContext(Struct, frozen=True, kw_only=True):
     power_limits: Mapping[str, float] = field(default_factory=dict)
     usual_clocks: Mapping[str, float] = field(default_factory=dict)
     growth: Growths = field(default_factory=dict)
+    why_uncounted: WhyUncounted = lambda *_: None
     late_reservations: Sequence[tuple[Reservation, float]] = ()
     history: HistoryTrouble | None = None
     free: int = 0
@@ -150,7 +153,8 @@ WhyUnknown = Callable[[HostSnapshot, str, str], str | None]
 
 class Rule(Struct, frozen=True, kw_only=True):
     """`find` returns findings. An alert without one is resolved, unless that is unknown: a metric in `needs` could
-    not be read, the host is silent, or `why_unknown` gives a reason. Hosts that `preselect` does not select are not
+    not be read, the host is silent, the hub has not watched the growth of `counter` for long enough, or `why_unknown`
+    gives a reason. Hosts that `preselect` does not select are not
     evaluated, unless they have an alert; without `preselect` all are.
 
     `reads` are the fields of the host, or the metrics of the GPU, on which the findings depend: while an alert fires,
@@ -171,6 +175,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     needs: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
     why_unknown: WhyUnknown | None = None
+    counter: str = ""
     sees_silent: bool = False
     reads_missing: bool = False
     inhibits_host: bool = False

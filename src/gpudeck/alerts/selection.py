@@ -18,6 +18,7 @@ from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.table import FleetTable
+from gpudeck.model.text import show_length
 from gpudeck.model.view import HostStatus
 
 HOUR: Final = 3600.0
@@ -226,18 +227,22 @@ _MIN_PEERS: Final = 4
 
 
 class GpuTrends:
-    """`look` at most once a minute. Growth before the start of the hub is not known. One event loop owns it, and
-    nothing here blocks."""
+    """`look` at most once a minute. Growth before the start of the hub is not known: a GPU has to be watched for a
+    whole window. One event loop owns it, and nothing here blocks."""
 
     def __init__(self) -> None:
         self._seen: list[GpuState | None] = []
         self._values: Floats = np.empty((0, len(WINDOWS)))
         self._regroupings = -1
+        self._since: dict[str, float] = {}
+        self._is_read = np.empty(0, dtype=np.bool_)
         self._grown: dict[str, dict[str, deque[tuple[float, float]]]] = {name: defaultdict(deque) for name in WINDOWS}
         self.growth: Growths = {}
         self.usual_clocks: Mapping[str, float] = {}
+        self._looked_at = 0.0
 
     def look(self, table: FleetTable, now: float) -> None:
+        self._looked_at = now
         gpus = table.gpus
         values = gpus.values[: gpus.end][:, [gpus.place[name] for name in WINDOWS]]
         before = self._values_before(table)
@@ -246,6 +251,9 @@ class GpuTrends:
             gpu = self._seen[row]
             if gpu is not None:
                 self._grown[names[place]][gpu.uuid].append((now, float(values[row, place] - before[row, place])))
+        is_read = ~np.isnan(values).all(axis=1)
+        self._since |= {gpu.uuid: now for row in np.flatnonzero(is_read & ~self._is_read) if (gpu := self._seen[row])}
+        self._is_read |= is_read
         # A value that cannot be read keeps the value before.
         self._values = np.where(np.isnan(values), before, values)
         self.growth = self._add_up(now)
@@ -259,7 +267,13 @@ class GpuTrends:
         known = {gpu.uuid: self._values[row] for row, gpu in enumerate(self._seen) if gpu is not None}
         self._seen, self._regroupings = list(table.gpu_at[: table.gpus.end]), table.regroupings
         rows = [nothing if gpu is None else known.get(gpu.uuid, nothing) for gpu in self._seen]
+        self._is_read = np.array([gpu is not None and gpu.uuid in self._since for gpu in self._seen], dtype=np.bool_)
         return np.array(rows).reshape(-1, len(WINDOWS))
+
+    def why_uncounted(self, counter: str, gpu: str) -> str | None:
+        watched = self._looked_at - self._since.get(gpu, self._looked_at)
+        is_short = 0 <= watched < WINDOWS[counter]
+        return f"the hub has counted for only {show_length(watched)} since its start" if is_short else None
 
     def _add_up(self, now: float) -> Growths:
         gpus = {gpu.uuid: gpu for gpu in self._seen if gpu is not None} if any(self._grown.values()) else {}

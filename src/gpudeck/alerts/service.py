@@ -362,7 +362,7 @@ class AlertService(Service):
     async def _take_over(self) -> None:
         """Continue with the alerts of the hub that had the duty before. Raises Temporary."""
         self.alerts.begin_anew(self.make_engine(self._prefix))
-        self._selector = HostSelector(self._hub.fleet)
+        self._selector, self._trends = HostSelector(self._hub.fleet), GpuTrends()
         await self._load()
         self._has_duty, self._shown = True, -1
 
@@ -414,6 +414,7 @@ class AlertService(Service):
             power_limits=self._power_limits,
             usual_clocks=self._trends.usual_clocks,
             growth=self._trends.growth,
+            why_uncounted=self._trends.why_uncounted,
             late_reservations=self._late_reservations(),
             history=self._history(),
             free=totals.free,

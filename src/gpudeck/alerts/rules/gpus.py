@@ -75,7 +75,7 @@ def growth_rule(name: str, counter: str, words: Words, **fields: Any) -> Rule:
                 amounts[growth.gpu.row] = growth.amount
         return amounts
 
-    return limit_rule(name, words, measure=measure, column=column, needs=(counter,), **fields)
+    return limit_rule(name, words, measure=measure, column=column, needs=(counter,), counter=counter, **fields)
 
 
 def _find(host: HostSnapshot, gpu: Gpu, words: str, **others: Any) -> RuleFinding:
