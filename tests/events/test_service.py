@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fakes.clock import FakeClock
-from fakes.reports import make_envelope
+from fakes.reports import make_envelope, make_gpu
 from fakes.waiting import until
 from gpudeck.database import DatabaseOutage, DatabaseTrouble
 from gpudeck.database.engine import Database, open_database
@@ -17,6 +17,7 @@ from gpudeck.events.settings import EventSettings
 from gpudeck.events.store import EventQuery
 from gpudeck.fleet.hub import Hub
 from gpudeck.model.cluster import Duty
+from gpudeck.model.report import GpuEvent
 
 
 class HubWithEvents:
@@ -56,6 +57,32 @@ def test_host_is_seen_once_however_often_the_hub_is_started(tmp_path: Path) -> N
                 await station.service.close()
                 clock.advance(600)
             assert await station.kinds() == ["hub_started", "host_seen", "hub_stopped", "hub_started", "hub_stopped"]
+
+    run(work())
+
+
+def test_a_fault_in_the_first_report_of_a_host_is_an_event_once_also_after_a_restart(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with opened(tmp_path) as (database, clock):
+            faults = [GpuEvent(at=clock() - 60, code=79)]
+            for minutes in (0, 40):
+                if minutes:
+                    # While the hub was away.
+                    faults.append(GpuEvent(at=clock() - 600, code=48))
+                station = HubWithEvents(database, clock)
+                await station.service.open()
+                clock.advance(1)
+                gpu = make_gpu(missing="GPU is lost", events=faults)
+                # By the second hub the clock of the host is a minute ahead.
+                sent_at = clock() + 1.5 * minutes
+                envelope = make_envelope(gpus=[gpu], collected_at=sent_at)
+                station.hub.fleet.apply(envelope, via="push", now=clock(), sent_at=sent_at)
+                await station.service.close()
+                counted = await station.service.events.ask(lambda store: store.count_faults(0, clock() + 1))
+                assert sorted((one.title[:6], one.times) for one in counted if one.kind == "xid") == sorted(
+                    (f"XID {fault.code}", 1) for fault in faults
+                )
+                clock.advance(2400)
 
     run(work())
 

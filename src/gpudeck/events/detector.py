@@ -10,18 +10,28 @@ from typing import Any, Final
 
 from msgspec import Struct, field, structs
 
+from gpudeck.events.store import KnownFaults
 from gpudeck.fleet.baseline import GpuBaseline, HostBaseline, has_other_name
 from gpudeck.fleet.gpu import GpuState
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.observers import FleetObserver
 from gpudeck.model.event import Event, FlapSuppressor, Severity, make_event
-from gpudeck.model.gpu_state import RETURN_SECONDS, STUCK_SECONDS, HealthLevel, XidKind, find_xid, is_repeat
+from gpudeck.model.gpu_state import (
+    BURST_SECONDS,
+    RETURN_SECONDS,
+    STUCK_SECONDS,
+    HealthLevel,
+    XidKind,
+    find_xid,
+    is_repeat,
+)
 from gpudeck.model.report import GpuEvent
 from gpudeck.model.text import show_length
 
 _RANKS: dict[HealthLevel, int] = {"unknown": 0, "ok": 0, "warning": 1, "critical": 2}
 _SEVERITIES: dict[XidKind, Severity] = {"critical": "critical", "warning": "warning", "application": "info"}
-_OLD_FAULT = 2 * 86_400.0
+OLD_FAULT: Final = 2 * 86_400.0
+"""A fault is at most this old when it is reported: its host's clock may be wrong."""
 
 
 class HostDiff:
@@ -46,6 +56,8 @@ class HostDiff:
             last = self._before.gpus.get(uuid)
             if last is not None:
                 yield from self._emit_gpu(uuid, last, gpu)
+            else:
+                yield from self._emit_faults(uuid, {}, gpu)
 
     def find_status_changes(self) -> tuple[list[Event], bool]:
         """Events of its status, and whether it is flapping, so that its return is not reported."""
@@ -98,18 +110,20 @@ class HostDiff:
                 yield self._make_gpu("gpu_found", uuid, gpu, "is there", detail=f"{gpu.model}, {uuid}")
 
     def _emit_gpu(self, uuid: str, before: GpuBaseline, after: GpuBaseline) -> Iterator[Event]:
-        faults, known = list[GpuEvent](), list(before.faults)
-        for fault in after.faults:
-            if fault not in before.faults and not is_repeat(fault, known):
-                faults.append(fault)
-                known.append(fault)
-        for fault in faults:
-            yield self._emit_fault(uuid, after, fault)
+        faults = list(self._emit_faults(uuid, before.faults, after))
+        yield from faults
         if (before.missing is None) != (after.missing is None):
             yield from self._emit_missing(uuid, after)
-        elif after.missing is None and not any(find_xid(fault.code).kind != "application" for fault in faults):
+        elif after.missing is None and all(fault.severity == _SEVERITIES["application"] for fault in faults):
             # After a fault, another event about bad health would say nothing new.
             yield from self._emit_health(uuid, before, after)
+
+    def _emit_faults(self, uuid: str, before: Iterable[GpuEvent], after: GpuBaseline) -> Iterator[Event]:
+        known = list(before)
+        for fault in after.faults:
+            if fault not in before and not is_repeat(fault, known):
+                known.append(fault)
+                yield self._emit_fault(uuid, after, fault)
 
     def _emit_fault(self, uuid: str, gpu: GpuBaseline, fault: GpuEvent) -> Event:
         xid = find_xid(fault.code)
@@ -117,7 +131,7 @@ class HostDiff:
         said = ", ".join(part for part in (fault.text.rstrip("."), process) if part)
         return make_event(
             # By the host's corrected clock, within limits: its error may be unknown.
-            min(self._now, max(fault.at - self._after.skew, self._now - _OLD_FAULT)),
+            min(self._now, max(fault.at - self._after.skew, self._now - OLD_FAULT)),
             "xid",
             f"XID {fault.code} on {self._name(gpu)}: {xid.text}",
             severity=_SEVERITIES[xid.kind],
@@ -205,18 +219,26 @@ class _Deferred(Struct):
 
 class EventDetector(FleetObserver):
     """`take` gets each event. `known` are the hosts that were seen before this start, by id: since when one is down.
-    Without it no host is new; if it `learns`, this is decided when `learn` is called. One event loop owns it.
+    Without it no host is new; if it `learns`, this is decided when `learn` is called. `faults` are the driver errors
+    that have an event: others in the first report of a known host are new. One event loop owns it.
     """
 
     name = "events"
 
     def __init__(
-        self, take: Take, started_at: float, known: Mapping[str, float | None] | None = None, *, learns: bool = False
+        self,
+        take: Take,
+        started_at: float,
+        known: Mapping[str, float | None] | None = None,
+        faults: KnownFaults | None = None,
+        *,
+        learns: bool = False,
     ) -> None:
         self._take = take
         self._unjudged: list[tuple[HostState, HostBaseline, float]] | None = [] if learns else None
         self._known: dict[str, float | None] = dict(known or {})
         self._knows_all = known is None
+        self._faults = faults
         self._starting_until = self._returning_until = started_at + RETURN_SECONDS
         self._passed_at: float | None = None
         self._looked_overdue_at = started_at
@@ -225,8 +247,9 @@ class EventDetector(FleetObserver):
         self._flapping = FlapSuppressor()
         self._quotas: dict[str, tuple[float, int]] = {}
 
-    def learn(self, known: Mapping[str, float | None]) -> None:
+    def learn(self, known: Mapping[str, float | None], faults: KnownFaults | None = None) -> None:
         unjudged, self._unjudged = self._unjudged or [], None
+        self._faults = faults
         self._known, self._knows_all = dict(known), False
         for host, baseline, at in unjudged:
             self._welcome(host, baseline, at)
@@ -327,9 +350,17 @@ class EventDetector(FleetObserver):
         elif down_since is not None:
             # It was reported as down before this start.
             self._take(make("host_up", f"{baseline.name} reports again"))
+        if not is_known or self._faults is not None:
+            before = structs.replace(baseline, gpus={})
+            diff = HostDiff(host.id, before, baseline, now, self._flapping)
+            self._emit_all(diff.find_changes(is_muted=True, at_start=True))
 
     def _emit(self, event: Event) -> None:
         """Of a host with too many events, the rest of the hour is left out."""
+        known = (self._faults or {}).get((event.gpu, event.title), ())
+        if any(abs(event.at - at) < BURST_SECONDS for at in known):
+            # From before the start. Its time may differ: it depends on what is known of the host's clock.
+            return
         start, count = self._quotas.get(event.host_id or "", (event.at, 0))
         if not 0 <= event.at - start < _HOUR:
             start, count = event.at, 0

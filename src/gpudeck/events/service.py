@@ -12,7 +12,7 @@ from gpudeck import __version__
 from gpudeck.database.background import BackgroundWriter, trim_regularly
 from gpudeck.database.engine import Database
 from gpudeck.database.schema import REAL
-from gpudeck.events.detector import EventDetector
+from gpudeck.events.detector import OLD_FAULT, EventDetector
 from gpudeck.events.settings import EventSettings
 from gpudeck.events.store import MAX_EVENTS, EventQuery, EventStore
 from gpudeck.fleet.hub import Hub
@@ -278,10 +278,11 @@ class EventService(Service):
     async def _detect(self) -> None:
         """The hosts of a demo are not new: its past has the event of each."""
         known = await self.events.ask(EventStore.known_hosts) if self._is_real else None
+        faults = await self.events.ask(lambda store: store.known_faults(self._now() - OLD_FAULT))
         if self._detector is not None and known is not None:
-            self._detector.learn(known)
+            self._detector.learn(known, faults)
         else:
-            self._observe(EventDetector(self.add_found, self._now(), known))
+            self._observe(EventDetector(self.add_found, self._now(), known, faults))
 
     def _observe(self, detector: EventDetector) -> None:
         self._hub.fleet.observers.replace(self._detector, detector)

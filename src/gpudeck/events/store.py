@@ -19,6 +19,8 @@ _FAULTS = ("xid", "gpu_lost", "health_raised", "host_down", "flapping", "host_re
 _LOSSES = ("host_down", "host_up", "host_seen", "gpu_lost", "gpu_found")
 _MAX_LOSS = 365 * 86_400.0
 _STATUS = ("host_seen", "host_up", "host_down")
+KnownFaults = dict[tuple[str | None, str], list[float]]
+"""When driver errors happened, by GPU and title."""
 
 
 class EventQuery(Struct, frozen=True, kw_only=True):
@@ -126,6 +128,14 @@ class EventStore(FleetStore):
         )
         rows = (await self._database.execute(wanted)).all()
         return {host_id: at if kind == "host_down" else None for host_id, kind, at in rows}
+
+    async def known_faults(self, since: float) -> KnownFaults:
+        wanted = select(table.c.gpu, table.c.title, table.c.at)
+        query = EventQuery(start=since, kinds=("xid",))
+        found: KnownFaults = {}
+        for gpu, title, at in await self._database.execute(wanted.where(*self._conditions(query))):
+            found.setdefault((gpu, title), []).append(at)
+        return found
 
     async def last_of_hub(self) -> Event | None:
         return next(iter(await self.find(EventQuery(kinds=("hub_started", "hub_stopped"), limit=1))), None)

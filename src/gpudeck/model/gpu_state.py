@@ -179,14 +179,14 @@ def find_xid(code: int) -> Xid:
     return XIDS.get(code, _OTHER)
 
 
-_BURST_SECONDS: Final = 600.0
+BURST_SECONDS: Final = 600.0
 _BURST_PROCESSES: Final = 4
 
 
 def is_repeat(fault: GpuEvent, known: Iterable[GpuEvent]) -> bool:
     """Whether the event repeats a known one of the same GPU: within ten minutes each code counts once per process, for
     at most four processes. A driver may log it hundreds of thousands of times."""
-    same = [one for one in known if one.code == fault.code and abs(fault.at - one.at) < _BURST_SECONDS]
+    same = [one for one in known if one.code == fault.code and abs(fault.at - one.at) < BURST_SECONDS]
     return len(same) >= _BURST_PROCESSES or any(one.process == fault.process for one in same)
 
 
