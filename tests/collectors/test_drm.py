@@ -95,6 +95,14 @@ def test_mi300x_tells_its_figures(machine: Machine) -> None:
     assert first.unknown["fan_percent"] == UNSUPPORTED
 
 
+def test_only_nvlinks_are_unknown_because_there_are_none(machine: Machine) -> None:
+    unknown = read_one(machine(MI300X)).unknown
+    assert {name for name, why in unknown.items() if "NVLink" in why} == {
+        *("nvlink_active_count", "nvlink_inactive_count", "nvlink_error_count", "nvlink_error_link")
+    }
+    assert unknown["pcie_width"] == "the PCIe link is read of NVIDIA GPUs only"
+
+
 def test_rx_7900_tells_edge_temperature_average_power_and_fan(machine: Machine) -> None:
     gpu = read_one(machine(RX7900))
     assert gpu.name == "AMD Radeon RX 7900 series"

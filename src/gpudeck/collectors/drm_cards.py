@@ -279,7 +279,9 @@ def _link_name(path: str) -> str:
 
 ASLEEP = "the GPU is asleep, and reading it would wake it"
 _NO_LIMIT = "no power limit is set"
-_NVIDIA_ONLY = "there are no NVLinks on this GPU"
+_NO_NVLINK = "there are no NVLinks on this GPU"
+_NO_LINK = "the PCIe link is read of NVIDIA GPUs only"
+_NO_MARGIN = "the distance to the slowdown temperature is read of NVIDIA GPUs only"
 _PERCENT_OF_PWM = 100 / 255
 
 Read = Callable[[Card], float]
@@ -423,10 +425,10 @@ _INTEL: dict[str, Read] = {
     "throttled_hardware": _slowed_by("pl4", "prochot", "vr_thermalert", "vr_tdc"),
 }
 _REASONS = {
-    **dict.fromkeys(("nvlink_error_count", "nvlink_error_link", "temperature_margin_celsius"), _NVIDIA_ONLY),
-    **dict.fromkeys(("pcie_generation", "pcie_generation_max", "pcie_width", "pcie_width_max"), _NVIDIA_ONLY),
-    "nvlink_active_count": _NVIDIA_ONLY,
-    "nvlink_inactive_count": _NVIDIA_ONLY,
+    **dict.fromkeys(("nvlink_active_count", "nvlink_inactive_count"), _NO_NVLINK),
+    **dict.fromkeys(("nvlink_error_count", "nvlink_error_link"), _NO_NVLINK),
+    **dict.fromkeys(("pcie_generation", "pcie_generation_max", "pcie_width", "pcie_width_max"), _NO_LINK),
+    "temperature_margin_celsius": _NO_MARGIN,
     "performance_state": "the driver knows no performance states",
     "remapped_rows_count": "the driver replaces no memory rows",
     "remapped_rows_pending": "the driver replaces no memory rows",
