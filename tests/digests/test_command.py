@@ -7,6 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
 from alerts.notifiers.sinks import Webhook, running_webhook
 from digests.site import Site, make_history
@@ -14,8 +15,10 @@ from fakes.api_app import ADMIN_TOKEN, make_app
 from fakes.hubs import gpudeck, running_hub
 from fakes.waiting import wait_until
 from gpudeck.auth.settings import UserSettings
+from gpudeck.cli import gpudeck as command_line
 from gpudeck.digests.settings import DigestSettings
 from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.model.errors import UsageError
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +60,13 @@ def test_the_month_can_be_asked_for(tmp_path: Path, history: EmbeddedStore) -> N
 def test_who_has_no_account_is_told_to_name_one(tmp_path: Path, history: EmbeddedStore, query: dict[str, str]) -> None:
     found = ask(tmp_path, history, ADMIN_TOKEN, **query).json()
     assert found["not_sent"].endswith("is not an account that gets digests. Name one, or #CHANNEL of digests.channels.")
+
+
+@pytest.mark.parametrize("others", [["--user", "ruth"], ["--every", "week"], ["--html"], ["--json"]])
+def test_options_of_the_preview_are_refused_where_digests_are_stopped(others: list[str]) -> None:
+    result = CliRunner().invoke(command_line, ["digest", "--off", *others])
+    assert isinstance(result.exception, UsageError)
+    assert "need --dry-run" in str(result.exception)
 
 
 def configure(folder: Path, hook: Webhook) -> None:

@@ -254,6 +254,10 @@ def digest_command(
     check_output()
     if dry_run + is_off + is_on != 1:
         raise UsageError("say what to do: --dry-run, --off or --on.")
+    if not dry_run and (as_html or as_json or user is not None or every is not None):
+        raise UsageError(
+            "--html, --json, --user and --every need --dry-run.", "--off and --on are about your own digests."
+        )
     if not dry_run:
         ask(hub, lambda client: _choose(client, is_wanted=is_on))
         click.echo("You get digests again, if they are configured." if is_on else "You get no more digests.")
