@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from msgspec.structs import replace
 from sqlalchemy import text
 
@@ -17,6 +18,7 @@ from fakes.reports import GIB, make_envelope, make_gpu, make_process
 from gpudeck.alerts.notifiers.message_service import MessageService
 from gpudeck.alerts.notifiers.settings import NotifySettings
 from gpudeck.auth.caller import LOCAL_ADMIN
+from gpudeck.cli import gpudeck as command_line
 from gpudeck.demo.service import DemoInbox
 from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
@@ -26,7 +28,7 @@ from gpudeck.idle_policy.settings import Exemptions, IdlePolicySettings, IdleRul
 from gpudeck.idle_policy.store import KEPT_SECONDS
 from gpudeck.model.allocation import Allocation, SchedulerMark
 from gpudeck.model.cluster import Duty
-from gpudeck.model.errors import RequestRefused
+from gpudeck.model.errors import ConfigurationError, RequestRefused
 from gpudeck.model.event import Event
 from gpudeck.model.idle_policy import Keep
 from gpudeck.reservations.calendar import ReservationCalendar
@@ -121,8 +123,8 @@ def rule(folder: Path, code: str = "", **changes: Any) -> IdleRule:
     """Its hook writes the facts that it is given beside what was there, and runs `code`."""
     write = f"open({str(folder / 'acted')!r}, 'a').write(json.dumps(dict(os.environ)) + chr(10))"
     program = f"import json, os; {write}; {code}"
-    known = {"notify_after": 60.0, "warn_after": 120.0, "act_after": 240.0, "grace": 60.0}
-    return IdleRule(name="usual", hook=[sys.executable, "-c", program], **known | changes)
+    known: dict[str, Any] = {"notify_after": 60.0, "warn_after": 120.0, "act_after": 240.0, "grace": 60.0}
+    return IdleRule(name="usual", **{"hook": [sys.executable, "-c", program]} | known | changes)
 
 
 def acted(folder: Path) -> list[dict[str, str]]:
@@ -432,6 +434,25 @@ def test_a_hook_gets_the_job_and_none_of_the_hubs_secrets(tmp_path: Path, monkey
     [facts] = acted(tmp_path)
     assert (facts["GPUDECK_JOB"], facts["GPUDECK_SCHEDULER"], facts["GPUDECK_USERS"]) == (strange, "slurm", "alice")
     assert "GPUDECK_TOKEN" not in facts
+
+
+def test_a_hook_that_cannot_be_run_is_a_problem_of_the_hub_and_a_mistake_of_check(tmp_path: Path) -> None:
+    async def scene(start: Any) -> None:
+        site = await start()
+        [problem] = site.hub.fleet.problems
+        assert "the hook /no/such/hook of usual is not a command that can be run here" in problem
+
+    play(tmp_path, scene, IdlePolicySettings(mode="act", rules=[rule(tmp_path, hook=["/no/such/hook"])]))
+    file = tmp_path / "gpudeck.yaml"
+    usual = {"name": "usual", "warn_after": "1h", "act_after": "2h", "hook": ["/no/such/hook"]}
+    for policy, told in (
+        ({"mode": "act", "rules": [usual]}, "/no/such/hook of usual is not a command"),
+        ({"mode": "act"}, "there is a mode, and no rules"),
+    ):
+        file.write_text(json.dumps({"idle_policy": policy}))
+        done = CliRunner().invoke(command_line, ["check", "--config", str(file)])
+        assert isinstance(done.exception, ConfigurationError)
+        assert told in str(done.exception)
 
 
 def test_exempt_users_are_left_alone(tmp_path: Path) -> None:

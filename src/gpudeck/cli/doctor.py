@@ -17,6 +17,7 @@ from gpudeck.cli.hub_access import connect
 from gpudeck.cli.options import config_option, find_hub
 from gpudeck.collectors.redaction import clean
 from gpudeck.hub_lookup import HUB_VARIABLE
+from gpudeck.idle_policy.settings import find_mistakes
 from gpudeck.model.errors import ConfigurationError, GpudeckError, PluginError, UsageError
 from gpudeck.model.plugins import PluginKind, PluginSettings, is_installed, make_plugin, need
 from gpudeck.settings import Settings, find_missing_extras, load_settings, own_address
@@ -115,6 +116,8 @@ def check_command(config: Path | None, login: str | None) -> None:
     if is_installed("hub") and (mistakes := find_login_mistakes(settings)):
         raise ConfigurationError("\n".join(f"{file}: {mistake}" for mistake in mistakes))
     if is_installed("hub") and (mistakes := find_plugin_mistakes(settings)):
+        raise ConfigurationError("\n".join(f"{file}: {mistake}" for mistake in mistakes))
+    if is_installed("hub") and (mistakes := find_mistakes(settings.idle_policy)):
         raise ConfigurationError("\n".join(f"{file}: {mistake}" for mistake in mistakes))
     click.echo("No configuration file: every setting has its default." if file is None else f"{file}: no mistakes.")
     if login is not None:

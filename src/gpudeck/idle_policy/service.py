@@ -32,7 +32,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
 from gpudeck.idle_policy.ladder import GAP_SECONDS, IdleFacts, LadderStep, Spans, climb, find_rules
 from gpudeck.idle_policy.report import reserved_spans
-from gpudeck.idle_policy.settings import IdlePolicySettings, IdleRule
+from gpudeck.idle_policy.settings import IdlePolicySettings, IdleRule, find_mistakes
 from gpudeck.idle_policy.store import Keeps, LadderRecord, LadderStore
 from gpudeck.model.cluster import Duty
 from gpudeck.model.cpu_budget import cancel_tasks
@@ -107,6 +107,10 @@ class IdlePolicyService(Service):
         self.hooks: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
+        problems = find_mistakes(self.settings)
+        for problem in problems:
+            log.warning("%s", problem)
+        self._hub.fleet.set_problems(self.name, problems)
         await self.keeps.load(self._hub.clock())
 
     def on_second(self) -> None:

@@ -1,6 +1,7 @@
 """Settings of the idle policy. Imports no database: the base install reads the configuration too."""
 
 import re
+import shutil
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct, field
@@ -109,3 +110,13 @@ class IdlePolicySettings(Struct, frozen=True):
         names = [rule.name for rule in self.rules]
         if len(set(names)) < len(names):
             raise ValueError("two rules have the same name")
+
+
+def find_mistakes(settings: IdlePolicySettings) -> list[str]:
+    """Mistakes that depend on this machine, or leave the policy without an effect."""
+    found = [
+        f"idle_policy.rules: the hook {rule.hook[0]} of {rule.name} is not a command that can be run here"
+        for rule in settings.rules
+        if rule.hook and shutil.which(rule.hook[0]) is None
+    ]
+    return found if settings.rules or settings.mode == "dry-run" else ["idle_policy: there is a mode, and no rules"]
