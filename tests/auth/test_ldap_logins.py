@@ -369,7 +369,9 @@ def test_admin_tries_a_login_of_the_directory_on_the_page(stage: Stage) -> None:
     assert "wrong" not in str(asyncio.run(stage.auth.audit.list())[0])
 
 
-def test_check_tries_a_login_without_making_an_account(stage: Stage, tmp_path: Path) -> None:
+def test_check_tries_a_login_without_making_an_account(
+    stage: Stage, slapd: Slapd, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "gpudeck.yaml"
     told = {"ldap": msgspec.to_builtins(stage.settings)}
     file.write_bytes(msgspec.json.encode({"read": "login", "login": told}))
@@ -386,6 +388,10 @@ def test_check_tries_a_login_without_making_an_account(stage: Stage, tmp_path: P
     assert isinstance(wrong.exception, GpudeckError)
     assert "this login is refused: no entry fits the name" in str(wrong.exception)
     assert asyncio.run(stage.auth.accounts.find("ada")) is None
+    slapd.stop()
+    caplog.clear()
+    assert "no connection (connection refused)" in str(check("ada\nwrong\n").exception)
+    assert caplog.messages == []  # once is enough
 
 
 def test_hub_without_passwords_of_its_own_takes_those_of_the_directory(tmp_path: Path, slapd: Slapd) -> None:

@@ -179,11 +179,13 @@ def test_a_trial_is_refused_where_the_login_would_be(place: HubPlace, provider: 
 
     async def playing() -> None:
         await player.auth.accounts.add("uli", "admin", None)
-        for trial in (await player.logins.make_trial("node"), None):
-            begun = await player.begin("uli", trial.id if trial else "")
+        made = await player.logins.make_trial("node")
+        for id_ in (made.id, ""):
+            begun = await player.begin("uli", id_)
             with pytest.raises(Refused, match="an account uli already that is not of node"):
                 await player.logins.finish("node", *begun, "192.0.2.7", "a browser")
-        (trial,) = await player.logins.trials.list()
+        trial = await player.logins.trials.find(made.id)
+        assert trial is not None
         assert (trial.state, trial.role) == ("refused", None)
         assert trial.problem.startswith("there is an account uli already that is not of node.")
 

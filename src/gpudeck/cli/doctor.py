@@ -5,7 +5,7 @@ import contextlib
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -121,7 +121,20 @@ def check_command(config: Path | None, login: str | None) -> None:
         raise ConfigurationError("\n".join(f"{file}: {mistake}" for mistake in mistakes))
     click.echo("No configuration file: every setting has its default." if file is None else f"{file}: no mistakes.")
     if login is not None:
-        _check_login(settings, login)
+        with _unlogged("gpudeck.auth"):
+            _check_login(settings, login)
+
+
+@contextlib.contextmanager
+def _unlogged(name: str) -> Iterator[None]:
+    """Without warnings of that logger: they repeat what is printed."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def find_login_mistakes(settings: Settings) -> list[str]:
@@ -161,8 +174,6 @@ def find_plugin_mistakes(settings: Settings) -> list[str]:
 def _check_login(settings: Settings, name: str) -> None:
     """What a provider or the directory says about one user, what becomes of it, and why. Raises UsageError for a
     provider that is not configured, and GpudeckError for a login that does not succeed."""
-    # The result has what would be logged.
-    logging.getLogger("gpudeck.auth").setLevel(logging.ERROR)
     if name == "ldap" and settings.login.ldap is not None:
         _try_directory(settings.login.ldap)
         return
