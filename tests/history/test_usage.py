@@ -161,6 +161,16 @@ def test_hours_at_the_ends_count_by_the_part_that_lies_inside() -> None:
     assert (row.peak_memory_bytes, answer.monitored_gpu_hours, answer.coverage) == (GIB, 3.5, 1)
 
 
+def test_of_the_hour_in_which_recording_began_the_recorded_part_counts() -> None:
+    first = T0 + 40 * 60
+    past = FakePast([fact(0, "alice", 840.0)], [make_gpu(1, first=first)], observed={0: 840.0})
+    answer = ask_for(past, start=T0 + 24 * 60, end=first + 840, now=first + 840)
+    assert (answer.coverage, hours(answer)) == (1.0, {"alice": pytest.approx(840 / HOUR)})
+    # Half of it.
+    answer = ask_for(past, start=first + 420, end=first + 840, now=first + 840)
+    assert (answer.coverage, hours(answer)) == (1.0, {"alice": pytest.approx(420 / HOUR)})
+
+
 def test_the_hour_that_is_running_counts_whole() -> None:
     now = T0 + 600
     past = FakePast([fact(0, "alice", 600)], observed={0: 1200})

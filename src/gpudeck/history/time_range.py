@@ -85,11 +85,14 @@ def check_points(points: int) -> None:
 
 
 class Period:
-    """From `start` until `end`, in Unix seconds. With a `zone` it is cut into the days there. Raises HistoryRefused for
-    a period that makes no sense or is too long, and for an unknown zone."""
+    """From `start` until `end`, in Unix seconds. With a `zone` it is cut into the days there. Nothing was recorded
+    before `since`. Raises HistoryRefused for a period that makes no sense or is too long, and for an unknown zone."""
 
-    def __init__(self, start: float, end: float, now: float, zone: str | None = None) -> None:
+    def __init__(
+        self, start: float, end: float, now: float, zone: str | None = None, *, since: float = -math.inf
+    ) -> None:
         check_range(start, end)
+        self._since = since
         self.start, self.end, self._now = start, end, now
         self.first_hour = math.floor(start / HOUR) * HOUR
         self.end_hour = math.ceil(end / HOUR) * HOUR
@@ -100,12 +103,13 @@ class Period:
         """The days on which the hour lies in the period, by their number, each with its share of the hour (0 to 1). All
         are of day 0 where there are no days."""
         until = min(hour + HOUR, self._now) if hour < self._now else hour + HOUR
-        begin, end = max(hour, self.start), min(until, self.end)
+        first = self._since if hour < self._since < until else hour
+        begin, end = max(first, self.start), min(until, self.end)
         found: list[tuple[int, float]] = []
         while begin < end:
             day = bisect_right(self._begins, begin) - 1
             stop = min(end, self._begins[day + 1]) if day + 1 < len(self._begins) else end
-            found.append((day, (stop - begin) / (until - hour)))
+            found.append((day, (stop - begin) / (until - first)))
             begin = stop
         return found
 

@@ -6,6 +6,7 @@ Imports no numpy, because the command line reads usage too.
 """
 
 import grp
+import math
 import pwd
 import time
 from collections import defaultdict
@@ -61,7 +62,9 @@ def usage(
     view: "HistoryView", query: UsageQuery, settings: UsageSettings, groups: Callable[[str], str | None], now: float
 ) -> Usage:
     """`groups` returns the group of users who are in no group of the settings. Blocks. Raises HistoryRefused."""
-    period = Period(query.start, query.end, now, query.zone if query.daily else None)
+    gpus = view.gpus().values()
+    known = min((gpu.first for gpu in gpus), default=query.start)
+    period = Period(query.start, query.end, now, query.zone if query.daily else None, since=known)
     # A host that was installed anew has a new id and its old name: it stays one row.
     names = {host.host_id: host.name for host in view.hosts().values()}
     if query.host is not None and query.host not in {*names, *names.values()}:
@@ -74,7 +77,6 @@ def usage(
     first, last = period.first_hour, period.end_hour - HOUR
     observed = sum(view.observed(hour, hour + HOUR) * period.weight(hour) for hour in {first, last})
     observed += view.observed(first + HOUR, last) if last > first + HOUR else 0.0
-    gpus = view.gpus().values()
     answer = fold(
         facts,
         query,
@@ -84,8 +86,8 @@ def usage(
         hosts=names,
         observed=observed,
         had=seconds_had(gpus, query.start, min(query.end, now)),
+        since=known,
     )
-    known = min((gpu.first for gpu in gpus), default=query.start)
     answer.known_since = known if query.start < known else None
     return answer
 
@@ -100,11 +102,12 @@ def fold(
     hosts: Mapping[str, str],
     observed: float,
     had: float,
+    since: float = -math.inf,
 ) -> Usage:
     """Sum up facts of any store: one per hour, host, user and model, or coarser. `hosts` are names by id. `observed`
-    are the monitored GPU-seconds of the period, `had` those that its known GPUs had. Facts outside of the period are
-    ignored. Raises HistoryRefused."""
-    period = Period(query.start, query.end, now, query.zone if query.daily else None)
+    are the monitored GPU-seconds of the period, `had` those that its known GPUs had. Nothing was recorded before
+    `since`. Facts outside of the period are ignored. Raises HistoryRefused."""
+    period = Period(query.start, query.end, now, query.zone if query.daily else None, since=since)
     rows: dict[RowKey, _Sums] = {}
     total = _Sums()
     name_row, is_wanted = make_naming(query, settings, groups, hosts)

@@ -60,7 +60,8 @@ def find_waste(  # noqa: PLR0917 - as `usage`
 ) -> WasteFacts:
     """Possible savings. `sizes` are the models in the fleet. Blocks. Raises HistoryRefused."""
     # By day: who needed much memory on one day may have needed little on the next.
-    period = Period(query.start, query.end, now, "UTC")
+    known = min((gpu.first for gpu in view.gpus().values()), default=query.start)
+    period = Period(query.start, query.end, now, "UTC", since=known)
     names = {host.host_id: host.name for host in view.hosts().values()}
     name_row, is_wanted = make_naming(query, settings, groups, names)
     found = WasteFacts({}, Savings(), {})
