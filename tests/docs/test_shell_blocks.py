@@ -1,6 +1,7 @@
 """Blocks of shell and Python that are marked as tested (```sh tested, ```python tested) do what they say, in an empty
 folder beside a demo's hub."""
 
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from docs.documents import ROOT, all_documents
 from fakes.hubs import HubProcess, environment, running_hub
+from fakes.waiting import wait_until
 
 _TESTED = re.compile(r"^```(?P<language>sh|python) tested\n(?P<body>.*?)^```", re.MULTILINE | re.DOTALL)
 _INTERPRETERS = {"sh": ("bash", "-euc"), "python": (sys.executable, "-c")}
@@ -28,6 +30,7 @@ BLOCKS = [
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
     with running_hub(tmp_path_factory.mktemp("hub"), "--demo", "6") as hub:
+        wait_until(lambda: len(json.loads(hub.get("/api/v1/fleet"))["hosts"]) == 6, "the demo's hosts")
         yield hub
 
 
