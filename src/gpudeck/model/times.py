@@ -141,10 +141,10 @@ def read_past_moment(option: str, text: str, now: float, zone: tzinfo) -> float:
     return at
 
 
-def read_span(option: str, text: str) -> float:
+def read_span(option: str, text: str, *, allow_plain_seconds: bool = False) -> float:
     """Seconds of `4h` or `1d 6h`. Raises UsageError."""
     try:
-        seconds = parse_duration(text)
+        seconds = parse_duration(text, allow_plain_seconds=allow_plain_seconds)
     except ValueError as error:
         raise UsageError(f"{option}: {error}.", "Write 4h or 1d 6h.") from error
     if seconds > LONGEST:
