@@ -104,7 +104,12 @@ class LazyGroup(click.Group):
             near = difflib.get_close_matches(cmd_name, _COMMANDS, 1)
             hint = f"Did you mean {near[0]}?" if near else f"Commands: {', '.join(_COMMANDS)}."
             raise UsageError(f"there is no command {cmd_name!r}.", hint)
-        module = importlib.import_module(f"gpudeck.cli.{_COMMANDS[cmd_name][0]}")
+        try:
+            module = importlib.import_module(f"gpudeck.cli.{_COMMANDS[cmd_name][0]}")
+        except UsageError:
+            if ctx.resilient_parsing:  # a command of the hub, which is not installed
+                return None
+            raise
         command: click.Command = getattr(module, f"{cmd_name}_command", None) or module.command
         if isinstance(command, click.Group):
             _share_examples(command)

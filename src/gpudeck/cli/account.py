@@ -4,21 +4,22 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from gpudeck.auth.settings import ROLES, AccountRole
-from gpudeck.cli.hub_access import use_database
+from gpudeck.cli.hub_access import need_hub
 from gpudeck.cli.options import hub_config_option
 from gpudeck.cli.terminal import show_ago, show_table
 from gpudeck.model.errors import UsageError
 from gpudeck.views.table import CellColumn
 
-if TYPE_CHECKING:
-    from gpudeck.auth.accounts import Account, Accounts, Also
+with need_hub("accounts are managed on the hub's machine"):
+    from gpudeck.auth.accounts import Account, Accounts, Also, Passwords, check_name
+    from gpudeck.auth.audit import Audit
     from gpudeck.database.engine import Database
+    from gpudeck.ops.data_folder import caller_here, use_database
 
 _EXAMPLES = """\b
 Examples:
@@ -56,7 +57,7 @@ def add_account(
     if no_password and password_file is not None:
         raise UsageError("--password-file and --no-password exclude each other.")
 
-    async def add(accounts: "Accounts", also: "Also") -> "Account":
+    async def add(accounts: Accounts, also: Also) -> Account:
         await _check_free(accounts, name)
         added = await accounts.add(name, role, None if no_password else _read_password(password_file), also)
         if not any(account.role == "admin" for account in await accounts.list()):
@@ -72,7 +73,7 @@ def add_account(
 @hub_config_option
 def list_accounts(*, as_json: bool, config: Path | None) -> None:
     """List all accounts."""
-    found = use_database(config, "accounts", lambda database: _open(database).list())
+    found = use_database(config, lambda database: Accounts(database, Passwords()).list())
     if as_json:
         click.echo(msgspec.json.encode({"accounts": found}))
     elif not found:
@@ -97,7 +98,7 @@ def remove_account(name: str, *, config: Path | None) -> None:
 def set_password(name: str, *, password_file: str | None, config: Path | None) -> None:
     """Set a new password, and end all sessions of NAME."""
 
-    async def change(accounts: "Accounts", also: "Also") -> "Account":
+    async def change(accounts: Accounts, also: Also) -> Account:
         await _check_there(accounts, name)
         return await accounts.change(name, password=_read_password(password_file), also=also)
 
@@ -132,35 +133,24 @@ def enable_account(name: str, *, config: Path | None) -> None:
     click.echo(f"{_set_disabled(name, config, 'enable account', is_disabled=False).name} is enabled.")
 
 
-def _set_disabled(name: str, config: Path | None, action: str, *, is_disabled: bool) -> "Account":
+def _set_disabled(name: str, config: Path | None, action: str, *, is_disabled: bool) -> Account:
     return _change(config, action, lambda accounts, also: accounts.change(name, is_disabled=is_disabled, also=also))
 
 
 def _change(
-    config: Path | None, action: str, work: "Callable[[Accounts, Also], Awaitable[Account]]", details: str = ""
-) -> "Account":
+    config: Path | None, action: str, work: Callable[[Accounts, Also], Awaitable[Account]], details: str = ""
+) -> Account:
     """Change an account, and write down who did it; both or nothing."""
 
-    async def change(database: "Database") -> "Account":
-        from gpudeck.auth.audit import Audit  # noqa: PLC0415 - the same
-        from gpudeck.ops.data_folder import caller_here  # noqa: PLC0415 - the hub may not be installed
+    async def change(database: Database) -> Account:
+        accounts, entry = Accounts(database, Passwords()), Audit(database).entry
+        return await work(accounts, lambda account: [entry(caller_here(), action, account.name, details=details)])
 
-        caller, audit = caller_here(), Audit(database)
-        return await work(_open(database), lambda account: [audit.entry(caller, action, account.name, details=details)])
-
-    return use_database(config, "accounts", change)
+    return use_database(config, change)
 
 
-def _open(database: "Database") -> "Accounts":
-    from gpudeck.auth.accounts import Accounts, Passwords  # noqa: PLC0415 - the hub may not be installed
-
-    return Accounts(database, Passwords())
-
-
-async def _check_free(accounts: "Accounts", name: str) -> None:
+async def _check_free(accounts: Accounts, name: str) -> None:
     """Checked first, so that a wrong name is refused before a password is typed."""
-    from gpudeck.auth.accounts import check_name  # noqa: PLC0415 - the hub may not be installed
-
     if await accounts.find(check_name(name)) is not None:
         raise UsageError(
             f"there is an account {check_name(name)} already.",
@@ -168,7 +158,7 @@ async def _check_free(accounts: "Accounts", name: str) -> None:
         )
 
 
-async def _check_there(accounts: "Accounts", name: str) -> None:
+async def _check_there(accounts: Accounts, name: str) -> None:
     if await accounts.find(name) is None:
         raise UsageError(f"there is no account {name[:80]!r}.", "`gpudeck account list` lists all.")
 
@@ -190,7 +180,7 @@ def _read_password(file: str | None) -> str:
         raise UsageError(f"the password in {file} is not text in UTF-8.") from error
 
 
-def _columns(now: float) -> "list[CellColumn[Account]]":
+def _columns(now: float) -> list[CellColumn[Account]]:
     return [
         CellColumn("NAME", 100, widest=64, cell=lambda one: one.name),
         CellColumn("ROLE", 99, widest=8, cell=lambda one: one.role),

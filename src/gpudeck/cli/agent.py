@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from gpudeck.cli.options import config_option
+from gpudeck.cli.options import config_option, read_address
 from gpudeck.model.address import split_hubs
 from gpudeck.model.errors import UsageError
 from gpudeck.model.logs import start_logging
-from gpudeck.model.settings import Address, expand_home
+from gpudeck.model.settings import expand_home
 
 if TYPE_CHECKING:
     from gpudeck.agent.run import MakePosts
@@ -91,13 +91,10 @@ def command(
         "ca_file": ca_file,
         "name": name,
     }
-    try:
-        if listen is not None:
-            given["listen"] = _read_address(listen)
-        if interval is not None:
-            given["interval"] = _read_interval(interval)
-    except ValueError as error:
-        raise UsageError(str(error).rstrip(".") + ".") from error
+    if listen is not None:
+        given["listen"] = read_address(listen)
+    if interval is not None:
+        given["interval"] = _read_interval(interval)
     given = {key: value for key, value in given.items() if value is not None}
     settings, agent = _load(config, given)
     if print_settings:
@@ -162,23 +159,12 @@ def _check_once(listen: str | None, simulate: int | None) -> None:
         )
 
 
-def _read_address(text: str) -> Address:
-    """Raises ValueError."""
-    from gpudeck.config import parse_address  # noqa: PLC0415
-
-    try:
-        return Address(*parse_address(text))
-    except ValueError as error:
-        raise ValueError(f"--listen: {error}") from error
-
-
 def _read_interval(text: str) -> float:
-    """Raises ValueError."""
     from gpudeck.agent.settings import MAX_INTERVAL, MIN_INTERVAL  # noqa: PLC0415
-    from gpudeck.model.times import format_duration, parse_duration  # noqa: PLC0415
+    from gpudeck.model.times import format_duration, read_span  # noqa: PLC0415
 
-    seconds = parse_duration(text, allow_plain_seconds=True)
+    seconds = read_span("--interval", text, allow_plain_seconds=True)
     if not MIN_INTERVAL <= seconds <= MAX_INTERVAL:
         limits = f"{format_duration(MIN_INTERVAL)} and {format_duration(MAX_INTERVAL)}"
-        raise ValueError(f"--interval must be between {limits}")
+        raise UsageError(f"--interval must be between {limits}.")
     return seconds

@@ -2,15 +2,14 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from gpudeck.cli.hub_access import need_hub
 from gpudeck.cli.options import hub_config_option
 
-if TYPE_CHECKING:
-    from gpudeck.ops.backup import Restored
+with need_hub("backups are made on the hub's machine"):
+    from gpudeck.ops.backup import make_backup, restore
 
 _EXAMPLES = """\b
 Examples:
@@ -34,9 +33,6 @@ def command(*, file: Path | None, no_history: bool, config: Path | None) -> None
 
     Run this as the hub's user, or as root. Protect the file like a password: it contains tokens.
     """
-    with need_hub("backups are made on the hub's machine"):
-        from gpudeck.ops.backup import make_backup  # noqa: PLC0415 - the hub may not be installed
-
     target = file or Path(f"gpudeck-backup-{time.strftime('%Y%m%d-%H%M%S')}.tar.gz")
     manifest = make_backup(target, config, with_history=not no_history)
     size = sum(entry.size_bytes for entry in manifest.files)
@@ -55,20 +51,14 @@ def restore_command(*, file: Path, config: Path | None) -> None:
     The whole file is checked before anything changes, and the previous data is kept in a folder next to it. The
     configuration is not changed: if it differs, the one of the backup is saved separately so that you can compare.
     """
-    with need_hub("backups are made on the hub's machine"):
-        from gpudeck.ops.backup import restore  # noqa: PLC0415 - the hub may not be installed
-
-    _print_result(restore(file, config))
-
-
-def _print_result(restored: "Restored") -> None:
+    restored = restore(file, config)
     manifest = restored.manifest
     click.echo(f"Restored in {restored.data_dir}: what gpudeck {manifest.gpudeck} on {manifest.host} had.")
     if restored.aside is not None:
         click.echo(f"What was there before is in {restored.aside}.")
-    for file, place in restored.apart:
+    for saved, place in restored.apart:
         where = f"compare it with {place}" if place is not None else "put it where the hub looks for it"
-        click.echo(f"{file.name.removeprefix('restored-')} is in {file}: {where}.")
+        click.echo(f"{saved.name.removeprefix('restored-')} is in {saved}: {where}.")
     if manifest.database == "postgresql":
         click.echo("The tables are on PostgreSQL: restore them with `pg_restore`.")
     click.echo("Tokens that were revoked after the backup work again: check `gpudeck token list`.")

@@ -20,11 +20,13 @@ from gpudeck.hub_lookup import HUB_VARIABLE
 from gpudeck.idle_policy.settings import find_mistakes
 from gpudeck.model.errors import ConfigurationError, GpudeckError, PluginError, UsageError
 from gpudeck.model.plugins import PluginKind, PluginSettings, is_installed, make_plugin, need
+from gpudeck.ops.doctor import Finding
+from gpudeck.ops.doctor.bundle import write_bundle
+from gpudeck.ops.doctor.checks import ask_fleet, list_secrets, load_context, run_checks
 from gpudeck.settings import Settings, find_missing_extras, load_settings, own_address
 
 if TYPE_CHECKING:
     from gpudeck.auth.trials import Trial
-    from gpudeck.ops.doctor import Finding
 
 _EXAMPLES = """\b
 Examples:
@@ -55,8 +57,6 @@ def command(
     *, config: Path | None, hub: str | None, token_file: str | None, on: str, as_json: bool, bundle: Path | None
 ) -> None:
     """Check this machine and print what is wrong, with the next step. Changes nothing. Exit code 1 if a check fails."""
-    from gpudeck.ops.doctor.checks import load_context, run_checks  # noqa: PLC0415 - the help needs none
-
     try:
         choice = find_hub(hub)
     except ConfigurationError:
@@ -71,11 +71,7 @@ def command(
         if not as_json:
             _show(finding)
     if bundle is not None:
-        from gpudeck.ops.doctor.bundle import write_bundle  # noqa: PLC0415 - seldom wanted
-        from gpudeck.ops.doctor.checks import ask_fleet, list_secrets  # noqa: PLC0415 - the same
-
-        fleet, secrets = ask_fleet(context), list_secrets(context)
-        members = write_bundle(bundle, context.settings, findings, fleet, secrets)
+        members = write_bundle(bundle, context.settings, findings, ask_fleet(context), list_secrets(context))
         click.echo(f"Wrote {bundle}: {', '.join(members)}. Check it before you send it.", err=True)
     failed = sum(finding.verdict == "fail" for finding in findings)
     if as_json:
@@ -86,7 +82,7 @@ def command(
     sys.exit(1 if failed else 0)
 
 
-def _show(finding: "Finding") -> None:
+def _show(finding: Finding) -> None:
     mark, colour = _MARKS[finding.verdict]
     head = click.style(f"{mark} {finding.verdict:<4}", fg=colour)
     click.echo(f"{head} {finding.area:<8} {finding.name:<12} {clean(finding.told)}")

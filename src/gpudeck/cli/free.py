@@ -26,6 +26,7 @@ from gpudeck.model.gpu_request import (
 from gpudeck.model.gpu_request import choose as choose_gpus
 from gpudeck.model.text import clean, show_count
 
+_FIELDS = ("host", "host_id", "uuid", "label", "index", "name", "display_name", "vendor")
 _SEE = "`gpudeck show` has all hosts and GPUs."
 _AFTER = """\b
 Order: the least memory that is enough; then the host with the fewest free GPUs;
@@ -144,24 +145,10 @@ def _arrange(wanted: GpuRequest, offered: list[CandidateGpu]) -> list[CandidateG
     return [gpu for gpus in by_host(ranked).values() for gpu in gpus] if wanted.same_host else ranked
 
 
-class _Free(msgspec.Struct):
+def _describe(gpu: CandidateGpu) -> dict[str, Any]:
     """A GPU, for programs."""
-
-    host: str
-    host_id: str
-    uuid: str
-    label: str
-    index: int
-    name: str
-    display_name: str
-    vendor: str
-    memory_total_bytes: int | None
-
-
-def _describe(gpu: CandidateGpu) -> _Free:
     size = None if gpu.memory_total_bytes is None else int(gpu.memory_total_bytes)
-    place = (gpu.host, gpu.host_id, gpu.uuid, gpu.label, gpu.index)
-    return _Free(*place, gpu.name, gpu.display_name, gpu.vendor, size)
+    return {name: getattr(gpu, name) for name in _FIELDS} | {"memory_total_bytes": size}
 
 
 def _export(found: list[CandidateGpu]) -> str:

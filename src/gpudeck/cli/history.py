@@ -3,17 +3,17 @@
 import time
 from datetime import datetime, timezone
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from gpudeck.cli.hub_access import need_hub
 from gpudeck.cli.options import hub_config_option
 from gpudeck.cli.period import local_zone, read_period
 
-if TYPE_CHECKING:
+with need_hub("the history is on the hub's machine"):
     from gpudeck.history.embedded.export import FileUsage
+    from gpudeck.ops import history_file
 
 _EXAMPLES = """\b
 Examples:
@@ -48,9 +48,6 @@ def command() -> None:
 @hub_config_option
 def show_stats(*, as_json: bool, file: Path | None, config: Path | None) -> None:
     """Show the size of the history, the time it covers, and the size of its parts."""
-    import msgspec  # noqa: PLC0415 - the help needs none
-
-    history_file = _load_history_file()
     with history_file.opened(file, config) as (view, path):
         size = history_file.measure_file(view, path)
     if as_json:
@@ -64,7 +61,6 @@ def show_stats(*, as_json: bool, file: Path | None, config: Path | None) -> None
 @hub_config_option
 def verify(*, file: Path | None, config: Path | None) -> None:
     """Verify every checksum, and list what is damaged. Exit code 1 if anything is."""
-    history_file = _load_history_file()
     path, count = history_file.find_path(file, config), 0
     for sentence in history_file.verify(path):
         count += 1
@@ -84,7 +80,6 @@ def repair(*, file: Path | None, config: Path | None) -> None:
 
     Nothing is deleted: a file with damaged pages is kept under another name, damaged rows in the table set_aside.
     """
-    history_file = _load_history_file()
     path = history_file.find_path(file, config)
     done = history_file.repair(path)
     if done.aside is not None:
@@ -113,7 +108,6 @@ def export(  # noqa: PLR0917 - click gives each option by itself
     config: Path | None,
 ) -> None:
     """Write samples as CSV to standard output: a row for each GPU and time, in UTC."""
-    history_file = _load_history_file()
     start, end = read_period(since, until, time.time(), local_zone())
     with history_file.opened(file, config) as (view, _):
         for part in history_file.export(view, history_file.choose(start, end, hosts, gpus, metrics)):
@@ -127,18 +121,11 @@ def accept_clock(*, config: Path | None) -> None:
 
     A hub whose clock has jumped ahead deletes no old data until its agents' clocks agree, or you confirm it here.
     """
-    now = _load_history_file().accept_clock(config)
+    now = history_file.accept_clock(config)
     click.echo(f"Accepted: it is {now}. A running hub uses it within a minute.")
 
 
-def _load_history_file() -> ModuleType:
-    """The half of these commands that works on the file: the hub may not be installed."""
-    with need_hub("the history is on the hub's machine"):
-        from gpudeck.ops import history_file  # noqa: PLC0415
-    return history_file
-
-
-def _render_size(size: "FileUsage") -> str:
+def _render_size(size: FileUsage) -> str:
     lines = [
         f"{size.path}: {_megabytes(size.file_bytes)}",
         f"{size.hosts} host{'s' * (size.hosts != 1)}, {size.gpus} GPU{'s' * (size.gpus != 1)}, "

@@ -4,21 +4,19 @@ which servers install their agent."""
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from gpudeck.cli.hub_access import need_hub, open_client
 from gpudeck.cli.options import complete_hosts, hub_config_option, hub_option, parse_labels
+from gpudeck.client import Client
 from gpudeck.client.connection import in_path
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.target import SOURCES, AddedHosts, RemovedHosts
 from gpudeck.model.text import clean
 from gpudeck.settings import find_data_dir, load_settings
 from gpudeck.views.text import render_hosts
-
-if TYPE_CHECKING:
-    from gpudeck.client import Client
 
 _EXAMPLES = """\b
 Examples:
@@ -126,7 +124,7 @@ def remove_host(name: str | None, *, token: str | None, down: bool, yes: bool, h
     _remove_all(client, given, yes=yes)
 
 
-def _remove_all(client: "Client", query: dict[str, str], *, yes: bool) -> None:
+def _remove_all(client: Client, query: dict[str, str], *, yes: bool) -> None:
     found = client.read(client.delete("/api/v1/hosts", query | {"dry_run": "true"}), RemovedHosts)
     if found.kept:
         click.echo(f"{found.kept} more match, but come from a configuration file or discovery: remove them there.")

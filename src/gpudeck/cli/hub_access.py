@@ -1,11 +1,11 @@
 """How commands reach a hub or its database: the fleet, reservations, the token of this machine's hub."""
 
 import contextlib
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import tzinfo
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from gpudeck.cli.search import FleetDocument
 from gpudeck.client import Client, NotLoggedIn, ReservationTaken
@@ -18,9 +18,6 @@ from gpudeck.model.text import clean
 from gpudeck.model.times import show_moment
 from gpudeck.model.view import Fleet, PastFleet
 from gpudeck.views.text import join_places
-
-if TYPE_CHECKING:
-    from gpudeck.database.engine import Database
 
 MAX_HOSTS = 1500
 T = TypeVar("T")
@@ -154,11 +151,3 @@ def need_hub(reason: str = "") -> Iterator[None]:
             f"the hub is not installed here ({error.name} is missing){reason and f', and {reason}'}.",
             f"Install gpudeck with its hub extra: {pip_command('hub')}",
         ) from error
-
-
-def use_database(config: Path | None, what: str, work: "Callable[[Database], Awaitable[T]]") -> T:
-    """Run a function on the hub's database. Raises UsageError if the hub is not installed: `what` is managed on its
-    machine."""
-    with need_hub(f"{what} are managed on the hub's machine"):
-        from gpudeck.ops import data_folder as own_database  # noqa: PLC0415 - the hub may not be installed
-    return own_database.use_database(config, work)

@@ -3,23 +3,18 @@
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
 from gpudeck.cli.hub_access import machine_zone, open_client
 from gpudeck.cli.options import hub_config_option, hub_option
+from gpudeck.compat import importing
+from gpudeck.compat.importing import ImportPlan, ImportResult
 from gpudeck.model.text import clean
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from gpudeck.compat.importing import ImportPlan, ImportResult
-
-_KINDS = ("vesta", "gpumonitor", "web-gpu-monitor", "gpu-monitor", "jobstats")
-"""The keys of `compat.importing.KINDS`: the help needs no more of it."""
 _AFTER = """\b
 Kinds:
   vesta            its settings (YAML) or its database (gpu_states.db)
@@ -45,7 +40,7 @@ _SIGNS = {"new": "+", "there": "=", "failed": "!", "unasked": "+"}
 
 
 @click.command("import", epilog=_AFTER)
-@click.argument("kind", metavar="KIND", type=click.Choice(_KINDS))
+@click.argument("kind", metavar="KIND", type=click.Choice(list(importing.KINDS)))
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--dry-run", is_flag=True, help="Print what would be done, and change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print the plan and the results as JSON.")
@@ -61,8 +56,6 @@ def command(
     Existing hosts, reservations and jobs stay unchanged, so you can repeat the import. Entries that cannot be imported
     are printed with their place in the file.
     """
-    from gpudeck.compat import importing  # noqa: PLC0415 - the help needs none
-
     here = importing.ImportContext(time.time(), machine_zone(), scheduler)
     plan = importing.find_reader(kind)(file, here)
     target = importing.ImportTarget(open_client(hub, config))
@@ -74,7 +67,7 @@ def command(
         sys.exit(1)
 
 
-def _print_results(plan: "ImportPlan", work: "Iterable[ImportResult]", *, dry_run: bool) -> "list[ImportResult]":
+def _print_results(plan: ImportPlan, work: Iterable[ImportResult], *, dry_run: bool) -> list[ImportResult]:
     """The results as they come, and what a person has to do then."""
     results = []
     for result in work:
@@ -93,7 +86,7 @@ def _print_results(plan: "ImportPlan", work: "Iterable[ImportResult]", *, dry_ru
     return results
 
 
-def _sum_up(plan: "ImportPlan", results: "list[ImportResult]", *, dry_run: bool) -> str:
+def _sum_up(plan: ImportPlan, results: list[ImportResult], *, dry_run: bool) -> str:
     counts = Counter[str]()
     for result in results:
         counts.update(result.counts or {result.outcome: 1})
@@ -110,7 +103,7 @@ def _sum_up(plan: "ImportPlan", results: "list[ImportResult]", *, dry_run: bool)
     return f"{', '.join(told)}.{unasked}"
 
 
-def _encode(kind: str, file: Path, plan: "ImportPlan", results: "list[ImportResult]", *, dry_run: bool) -> str:
+def _encode(kind: str, file: Path, plan: ImportPlan, results: list[ImportResult], *, dry_run: bool) -> str:
     told = {
         "kind": kind,
         "file": str(file),

@@ -2,7 +2,8 @@
 
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from datetime import tzinfo
+from typing import Any
 
 import click
 
@@ -15,9 +16,6 @@ from gpudeck.model.reservation import MaintenanceChange, MaintenanceList, ShownM
 from gpudeck.model.text import clean
 from gpudeck.model.times import read_moment, read_span, show_moment
 from gpudeck.views.lists import render_maintenance
-
-if TYPE_CHECKING:
-    from datetime import tzinfo
 
 _EXAMPLES = """\b
 Examples:
@@ -78,7 +76,7 @@ def undrain_command(place: str, *, hub: str) -> None:
         click.echo(f"The maintenance of {clean(one.place)} {done}: {clean(one.reason)}")
 
 
-def _list(hub: str, as_json: bool, now: float, zone: "tzinfo", options: dict[str, Any]) -> None:
+def _list(hub: str, as_json: bool, now: float, zone: tzinfo, options: dict[str, Any]) -> None:
     if given := [name for name, value in options.items() if value is not None]:
         names = {"begin": "from", "end": "until", "span": "for"}
         raise UsageError(f"--{names.get(given[0], given[0])} needs a host.", "Such as gpudeck drain gpu07.")
@@ -89,7 +87,7 @@ def _list(hub: str, as_json: bool, now: float, zone: "tzinfo", options: dict[str
         click.echo("Nothing is drained or planned.")
 
 
-def _read(place: str, options: dict[str, Any], now: float, zone: "tzinfo") -> dict[str, Any]:
+def _read(place: str, options: dict[str, Any], now: float, zone: tzinfo) -> dict[str, Any]:
     """The hub's question. Raises UsageError."""
     host, gpu = read_place(place)
     if not (options["reason"] or "").strip():
@@ -114,7 +112,7 @@ def read_place(place: str) -> tuple[str, str | None]:
     return host, gpu or None
 
 
-def _describe(made: MaintenanceChange, now: float, zone: "tzinfo") -> str:
+def _describe(made: MaintenanceChange, now: float, zone: tzinfo) -> str:
     one = made.maintenance
     lines = [f"{clean(one.place)} is {_describe_state(one, now, zone)}: {clean(one.reason)}"]
     for other in made.reservations[:20]:
@@ -125,6 +123,6 @@ def _describe(made: MaintenanceChange, now: float, zone: "tzinfo") -> str:
     return "\n".join(lines)
 
 
-def _describe_state(one: ShownMaintenance, now: float, zone: "tzinfo") -> str:
+def _describe_state(one: ShownMaintenance, now: float, zone: tzinfo) -> str:
     until = "until you undrain it" if one.end is None else f"until {show_moment(one.end, zone, now)}"
     return f"drained {until}" if one.state == "running" else f"drained from {show_moment(one.start, zone, now)} {until}"

@@ -3,19 +3,21 @@
 import asyncio
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from gpudeck.cli.hub_access import need_hub
 from gpudeck.cli.options import hub_config_option
 from gpudeck.model.errors import GpudeckError, PluginError, UsageError
-from gpudeck.model.plugins import need
-from gpudeck.settings import load_settings
+from gpudeck.settings import Settings, load_settings
 
-if TYPE_CHECKING:
+with need_hub("messages are sent on the hub's machine"):
     from gpudeck.alerts.notifiers.rendering import Message
-    from gpudeck.alerts.notifiers.sender_process import SendRequest
-    from gpudeck.settings import Settings
+    from gpudeck.alerts.notifiers.routes import BOT
+    from gpudeck.alerts.notifiers.sender_process import SenderProcess, SendRequest
+    from gpudeck.alerts.notifiers.settings import read_url
+    from gpudeck.auth.auth import UserDirectory
+    from gpudeck.chat.service import answer_message
 
 _EXAMPLES = """\b
 Examples:
@@ -28,8 +30,6 @@ Exit codes of test:
   1  it did not; the reason is printed
   2  there is no such channel, or the configuration has a mistake
 """
-_BOT = "chat.slack"
-"""What the bot is called among the channels: see alerts.notifiers.routes.BOT."""
 
 
 @click.group("notify", epilog=_EXAMPLES)
@@ -44,8 +44,7 @@ def command() -> None:
 def test_channel(name: str, *, user: str | None, config: Path | None) -> None:
     """Send a test message to the channel NAME, and print the result."""
     settings = load_settings(config)[0]
-    need("hub", "sending")
-    is_bot = name == _BOT and settings.chat.slack is not None
+    is_bot = name == BOT and settings.chat.slack is not None
     sending = _send_by_bot(user, settings) if is_bot else _send(_make_order(name, user, settings))
     where = name if user is None else f"{user} through {name}"
     try:
@@ -55,11 +54,8 @@ def test_channel(name: str, *, user: str | None, config: Path | None) -> None:
     click.echo(f"{where}: the service accepted the test message.")
 
 
-def _make_order(name: str, user: str | None, settings: "Settings") -> "SendRequest":
+def _make_order(name: str, user: str | None, settings: Settings) -> SendRequest:
     """Raises UsageError."""
-    from gpudeck.alerts.notifiers.sender_process import SendRequest  # noqa: PLC0415 - the help needs none
-    from gpudeck.alerts.notifiers.settings import read_url  # noqa: PLC0415 - the same
-
     notify = settings.notify
     if name not in notify.channels:
         known = ", ".join(notify.channels)
@@ -74,9 +70,7 @@ def _make_order(name: str, user: str | None, settings: "Settings") -> "SendReque
     )
 
 
-def _recipient(name: str, account: str, settings: "Settings") -> str:
-    from gpudeck.auth.auth import UserDirectory  # noqa: PLC0415 - few ask for it
-
+def _recipient(name: str, account: str, settings: Settings) -> str:
     notify, user = settings.notify, UserDirectory(settings.users).user_of(account)
     if name not in {notify.mail, notify.slack}:
         raise UsageError(f"{name} does not send to single users.", "notify.mail and notify.slack name what does.")
@@ -87,11 +81,9 @@ def _recipient(name: str, account: str, settings: "Settings") -> str:
     return recipient
 
 
-async def _send_by_bot(account: str | None, settings: "Settings") -> None:
+async def _send_by_bot(account: str | None, settings: Settings) -> None:
     """Raises UsageError, or PluginError where Slack does not take it."""
-    from gpudeck.auth.auth import UserDirectory  # noqa: PLC0415 - few ask for it
-    from gpudeck.chat.service import answer_message  # noqa: PLC0415 - the same
-    from gpudeck.chat.slack import write_once  # noqa: PLC0415 - the same
+    from gpudeck.chat.slack import write_once  # noqa: PLC0415 - an extra
 
     if account is None:
         raise UsageError("the bot writes to single users.", "Name one of them with --user.")
@@ -99,12 +91,10 @@ async def _send_by_bot(account: str | None, settings: "Settings") -> None:
     if slack_id is None:
         raise UsageError(f"users.{account}.slack is not set.")
     if settings.chat.slack is not None:
-        await write_once(settings.chat.slack, slack_id, answer_message(_test_message(_BOT), settings.notify.page))
+        await write_once(settings.chat.slack, slack_id, answer_message(_test_message(BOT), settings.notify.page))
 
 
-def _test_message(name: str) -> "Message":
-    from gpudeck.alerts.notifiers.rendering import Message  # noqa: PLC0415 - the help needs none
-
+def _test_message(name: str) -> Message:
     return Message(
         key=f"test {name} {time.time():.3f}",
         at=time.time(),
@@ -117,9 +107,7 @@ def _test_message(name: str) -> "Message":
     )
 
 
-async def _send(request: "SendRequest") -> None:
-    from gpudeck.alerts.notifiers.sender_process import SenderProcess  # noqa: PLC0415 - the help needs none
-
+async def _send(request: SendRequest) -> None:
     sender = SenderProcess()
     try:
         await sender.send(request)

@@ -14,6 +14,7 @@ from gpudeck.model.address import DEFAULT_HUB
 from gpudeck.model.errors import UsageError
 from gpudeck.model.event import SEVERITIES
 from gpudeck.model.gpu_request import MAX_GPUS, GpuRequest, read_memory
+from gpudeck.model.settings import Address
 
 if TYPE_CHECKING:
     from gpudeck.collectors.base import CollectorSettings
@@ -90,39 +91,41 @@ config_option = click.option(
     help="The configuration file. [default: ./gpudeck.yaml, ~/.config/gpudeck/, /etc/gpudeck/]",
 )
 hub_config_option = click.option("--config", type=click.Path(path_type=Path), help="The hub's configuration file.")
-_MIG = (
+
+
+def _combine(*options: Callable[[Any], Any]) -> Callable[[Decorated], Decorated]:
+    """One decorator that adds these options, in this order."""
+
+    def decorate(function: Decorated) -> Decorated:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+mig_options = _combine(
     click.option("--mig", is_flag=True, help="Only MIG slices."),
     click.option("--allow-mig", is_flag=True, help="With --memory: also MIG slices that have that much."),
 )
-_KIND = (
+kind_options = _combine(
     click.option("--memory", metavar="AMOUNT", help="Only GPUs with at least this much memory, in GiB: 40G."),
     click.option("--model", metavar="TEXT", help="Only GPUs whose model name contains TEXT: H200."),
     click.option("--same-host", is_flag=True, help="All GPUs on one host."),
     click.option("--host", metavar="HOST", help="Only GPUs of this host.", shell_complete=complete_hosts),
-    *_MIG,
+    mig_options,
 )
-_PLACE = (hub_option, local_option)
+place_options = _combine(hub_option, local_option)
 
 
-def kind_options(function: Decorated) -> Decorated:
-    """--memory, --model, --same-host, --host, --mig, --allow-mig."""
-    return _add(function, _KIND)
+def read_address(text: str) -> Address:
+    """The value of --listen. Raises UsageError."""
+    from gpudeck.config import parse_address  # noqa: PLC0415 - few commands listen
 
-
-def mig_options(function: Decorated) -> Decorated:
-    """--mig and --allow-mig."""
-    return _add(function, _MIG)
-
-
-def place_options(function: Decorated) -> Decorated:
-    """--hub and --local."""
-    return _add(function, _PLACE)
-
-
-def _add(function: Decorated, options: tuple[Callable[[Any], Any], ...]) -> Decorated:
-    for option in reversed(options):
-        function = option(function)
-    return function
+    try:
+        return Address(*parse_address(text))
+    except ValueError as error:
+        raise UsageError(f"--listen: {error}.") from error
 
 
 def read_wanted(

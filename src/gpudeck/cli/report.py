@@ -5,7 +5,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 from urllib.parse import quote
 
 import click
@@ -15,6 +15,7 @@ from gpudeck.cli.hub_access import ask, fetch, machine_zone
 from gpudeck.cli.options import hub_option
 from gpudeck.cli.period import local_zone, read_period
 from gpudeck.cli.terminal import check_output, show_answer
+from gpudeck.client import Client
 from gpudeck.history.time_range import load_zone
 from gpudeck.history.usage import to_csv
 from gpudeck.model.errors import UsageError
@@ -25,9 +26,6 @@ from gpudeck.model.usage import DigestPreview, Usage, UsageBy, Waste
 from gpudeck.views.jobs import render_job, render_jobs, render_runs
 from gpudeck.views.lists import render_reliability
 from gpudeck.views.usage import render_usage, render_waste
-
-if TYPE_CHECKING:
-    from gpudeck.client import Client
 
 _EXAMPLES = """\b
 Examples:
@@ -275,7 +273,7 @@ def digest_command(
         raise SystemExit(1)
 
 
-def _choose(client: "Client", *, is_wanted: bool) -> None:
+def _choose(client: Client, *, is_wanted: bool) -> None:
     muted: dict[str, Any] = msgspec.json.decode(client.get(_MUTES))
     others = [rule for rule in muted["rules"] if rule != _TOPIC]
     client.put(_MUTES, {"rules": others if is_wanted else [*others, _TOPIC]})

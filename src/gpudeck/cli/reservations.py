@@ -2,25 +2,21 @@
 
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from datetime import tzinfo
+from typing import Any
 
 import click
 
 from gpudeck.cli.hub_access import ask, explain_refusal, fetch, find_owner, machine_zone, name_gpus
 from gpudeck.cli.options import complete_hosts, hub_option, mig_options, read_wanted
 from gpudeck.cli.terminal import show_answer
-from gpudeck.client import ReservationTaken
+from gpudeck.client import Client, ReservationTaken
 from gpudeck.client.answers import read_answer
 from gpudeck.model.errors import UsageError
 from gpudeck.model.reservation import ReservationList, ShownReservation
 from gpudeck.model.text import clean, show_length
 from gpudeck.model.times import read_moment, read_span, show_moment
 from gpudeck.views.lists import render_reservations
-
-if TYPE_CHECKING:
-    from datetime import tzinfo
-
-    from gpudeck.client import Client
 
 _EXAMPLES = """\b
 Examples:
@@ -104,7 +100,7 @@ def reserve_command(**options: Any) -> None:
     now, zone = time.time(), machine_zone()
     body = _read_reservation(options, now, zone)
 
-    def reserve(client: "Client") -> bytes:
+    def reserve(client: Client) -> bytes:
         owner = find_owner(client, options["user"])
         return client.post(_PATH, body | ({} if owner is None else {"user": owner}))
 
@@ -112,14 +108,11 @@ def reserve_command(**options: Any) -> None:
         answer = ask(options["hub"], reserve)
     except ReservationTaken as error:
         raise explain_refusal(error, now, zone) from error
-    click.echo(
-        answer
-        if options["as_json"]
-        else _describe_made(read_answer(answer, ShownReservation, options["hub"]), now, zone)
-    )
+    made = read_answer(answer, ShownReservation, options["hub"])
+    click.echo(answer if options["as_json"] else _describe_made(made, now, zone))
 
 
-def _read_reservation(options: dict[str, Any], now: float, zone: "tzinfo") -> dict[str, Any]:
+def _read_reservation(options: dict[str, Any], now: float, zone: tzinfo) -> dict[str, Any]:
     """The hub's question. Raises UsageError."""
     if (options["span"] is None) == (options["end"] is None):
         raise UsageError("a reservation needs either --for or --until.", "Such as --for 4h.")
@@ -157,7 +150,7 @@ def _read_place(options: dict[str, Any]) -> dict[str, Any]:
     return {"host": host} | ({"indexes": named} if named else {})
 
 
-def _describe_made(made: ShownReservation, now: float, zone: "tzinfo") -> str:
+def _describe_made(made: ShownReservation, now: float, zone: tzinfo) -> str:
     begin, end = show_moment(made.start, zone, now), show_moment(made.end, zone, now)
     length = show_length(made.end - made.start)
     return (

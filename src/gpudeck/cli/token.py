@@ -2,28 +2,29 @@
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from gpudeck.cli.hub_access import use_database
+from gpudeck.cli.hub_access import need_hub
 from gpudeck.cli.options import hub_config_option
 from gpudeck.cli.terminal import check_output, show_ago, show_table
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.text import clean, show_length
-from gpudeck.model.times import parse_duration
+from gpudeck.model.times import read_span
 from gpudeck.views.table import CellColumn
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
+with need_hub("tokens are managed on the hub's machine"):
     from sqlalchemy import Executable
 
+    from gpudeck.auth.accounts import Accounts, Passwords
+    from gpudeck.auth.audit import Audit
     from gpudeck.auth.caller import Caller, Role
     from gpudeck.auth.tokens import Token, Tokens
     from gpudeck.database.engine import Database
+    from gpudeck.ops.data_folder import caller_here, use_database
 
 _EXAMPLES = """\b
 Examples:
@@ -57,16 +58,14 @@ def command() -> None:
 )
 @hub_config_option
 def create_token(
-    name: str, *, role: "Role", host: str | None, expires: str | None, account: str | None, config: Path | None
+    name: str, *, role: Role, host: str | None, expires: str | None, account: str | None, config: Path | None
 ) -> None:
     """Create a token with this NAME. The secret is printed only once, alone on standard output."""
     check_output()
-    expires_at = None if expires is None else time.time() + _parse_duration(expires)
+    expires_at = None if expires is None else time.time() + read_span("--expires", expires, allow_plain_seconds=True)
 
-    async def create(database: "Database") -> None:
-        from gpudeck.ops.data_folder import caller_here  # noqa: PLC0415 - the hub may not be installed
-
-        tokens, caller = _open_tokens(database), caller_here()
+    async def create(database: Database) -> None:
+        tokens, caller = Tokens(database, time.time), caller_here()
         account_id = await _find_account(database, account) if account is not None else None
         token, secret = await tokens.create(
             name,
@@ -87,7 +86,7 @@ def create_token(
         click.echo(f"Token {token.id} is stored in {database.place}. Its secret is shown only now.", err=True)
         click.echo(f"`gpudeck token revoke {token.id}` revokes it.", err=True)
 
-    use_database(config, "tokens", create)
+    use_database(config, create)
 
 
 @command.command("list")
@@ -95,7 +94,7 @@ def create_token(
 @hub_config_option
 def list_tokens(*, as_json: bool, config: Path | None) -> None:
     """List all tokens, including expired and revoked ones."""
-    found = use_database(config, "tokens", lambda database: _open_tokens(database).list())
+    found = use_database(config, lambda database: Tokens(database, time.time).list())
     now = time.time()
     if as_json:
         shown = [msgspec.to_builtins(token) | {"state": _state(token, now)} for token in found]
@@ -112,51 +111,32 @@ def list_tokens(*, as_json: bool, config: Path | None) -> None:
 def revoke_token(token_id: int, *, config: Path | None) -> None:
     """Revoke the token with this ID permanently. Exit code 1 if there is none."""
 
-    async def revoke(database: "Database") -> "Token":
-        from gpudeck.ops.data_folder import caller_here  # noqa: PLC0415 - the hub may not be installed
-
-        token = await _open_tokens(database).revoke(token_id, _entry(database, caller_here(), "revoke token"))
+    async def revoke(database: Database) -> Token:
+        token = await Tokens(database, time.time).revoke(token_id, _entry(database, caller_here(), "revoke token"))
         if token is None:
             raise GpudeckError(f"no token has the id {token_id} in {database.place}.", "`gpudeck token list` has all.")
         return token
 
-    token = use_database(config, "tokens", revoke)
+    token = use_database(config, revoke)
     click.echo(f"Token {token.id} ({clean(token.name)}) is revoked: a running hub refuses it within seconds.")
 
 
-def _open_tokens(database: "Database") -> "Tokens":
-    from gpudeck.auth.tokens import Tokens  # noqa: PLC0415 - the hub may not be installed
-
-    return Tokens(database, time.time)
-
-
-async def _find_account(database: "Database", name: str) -> int:
-    from gpudeck.auth.accounts import Accounts, Passwords  # noqa: PLC0415 - the hub may not be installed
-
+async def _find_account(database: Database, name: str) -> int:
     account = await Accounts(database, Passwords(), time.time).find(name)
     if account is None:
         raise UsageError(f"there is no account {name!r}.", "`gpudeck account list` shows all.")
     return account.id
 
 
-def _entry(database: "Database", caller: "Caller", action: str) -> "Callable[[Token], Executable]":
-    from gpudeck.auth.audit import Audit  # noqa: PLC0415 - the hub may not be installed
-
-    def write(token: "Token") -> "Executable":
+def _entry(database: Database, caller: Caller, action: str) -> Callable[[Token], Executable]:
+    def write(token: Token) -> Executable:
         details = ", ".join(filter(None, [token.role, f"for {token.hosts}" if token.hosts else ""]))
         return Audit(database, time.time).entry(caller, action, f"{token.id} {token.name}", details=details)
 
     return write
 
 
-def _parse_duration(text: str) -> float:
-    try:
-        return parse_duration(text, allow_plain_seconds=True)
-    except ValueError as error:
-        raise UsageError(f"--expires: {error}.", "Write 90d or 12h.") from error
-
-
-def _state(token: "Token", now: float) -> str:
+def _state(token: Token, now: float) -> str:
     if token.revoked_at is not None:
         return "revoked"
     if token.is_disabled:
@@ -164,7 +144,7 @@ def _state(token: "Token", now: float) -> str:
     return "live" if token.is_live(now) else "expired"
 
 
-def _columns(now: float) -> "list[CellColumn[Token]]":
+def _columns(now: float) -> list[CellColumn[Token]]:
     return [
         CellColumn("ID", 100, "right", 20, cell=lambda token: str(token.id)),
         CellColumn("NAME", 99, cell=lambda token: token.name),
@@ -179,7 +159,7 @@ def _columns(now: float) -> "list[CellColumn[Token]]":
     ]
 
 
-def _expiry(token: "Token", now: float) -> str:
+def _expiry(token: Token, now: float) -> str:
     if _state(token, now) != "live":
         return ""
     return "never" if token.expires_at is None else f"in {show_length(token.expires_at - now)}"

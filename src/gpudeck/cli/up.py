@@ -14,10 +14,9 @@ import msgspec
 
 from gpudeck import __version__
 from gpudeck.cli.hub_access import need_hub
-from gpudeck.cli.options import config_option, find_hub
+from gpudeck.cli.options import config_option, find_hub, read_address
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.logs import start_logging
-from gpudeck.model.settings import Address
 
 if TYPE_CHECKING:
     from gpudeck.app.hub import HubStartInfo
@@ -78,7 +77,7 @@ def command(
     settings, file = _load(config, listen)
     targets = _read_ssh(ssh, demo)
     plan = msgspec.structs.replace(make_plan(settings, demo, has_gpus, ssh_hosts=len(targets)), demo_days=demo_days)
-    password = _ask_password() if ask_password else None
+    password: str | None = click.prompt("SSH password", hide_input=True, err=True) if ask_password else None
     opened = HubServer(
         settings, plan, file, targets=targets, ssh_password=password, reread=lambda: _load(config, listen)[0]
     )
@@ -87,16 +86,12 @@ def command(
 
 def _load(config: Path | None, listen: str | None) -> "tuple[Settings, Path | None]":
     """The settings, and the file they come from; `listen` counts before what that says. Raises UsageError."""
-    from gpudeck.config import parse_address  # noqa: PLC0415
     from gpudeck.settings import exposure_problem, load_settings  # noqa: PLC0415
 
     settings, file = load_settings(config)
     if listen is None:
         return settings, file
-    try:
-        address = Address(*parse_address(listen))
-    except ValueError as error:
-        raise UsageError(f"--listen: {error}.") from error
+    address = read_address(listen)
     problem = exposure_problem(address, settings.read, _file_to_edit(file))
     if problem is not None:
         raise UsageError(f"--listen: {problem}.")
@@ -111,11 +106,6 @@ def _read_ssh(ssh: str | None, demo: int | None) -> "list[Target]":
     from gpudeck.discovery.static import read_option  # noqa: PLC0415 - only here
 
     return read_option(ssh, "--ssh")
-
-
-def _ask_password() -> str:
-    typed: str = click.prompt("SSH password", hide_input=True, err=True)
-    return typed
 
 
 def _greet(started: "HubStartInfo") -> None:

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import click
 import msgspec
@@ -42,7 +41,7 @@ from gpudeck.model.gpu_request import (
     visible_devices,
 )
 from gpudeck.model.text import clean, show_length, show_span
-from gpudeck.model.times import parse_duration, show_moment
+from gpudeck.model.times import read_span, show_moment
 from gpudeck.views.table import shorten
 
 CHECK_SECONDS = 2.0
@@ -53,10 +52,10 @@ Note = Callable[[str], None]
 """Prints a sentence for the waiting user."""
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGQUIT)
 _OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
-"""What a terminal sends to all who are in its foreground by itself."""
+"""A terminal sends these to every process in its foreground."""
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
 _ELSEWHERE = 4
-"""The exit code where the GPUs are on another host and the command was not run."""
+"""The exit code if the GPUs are on another host, so that the command was not run."""
 
 
 class LocalQueueClient:
@@ -70,11 +69,11 @@ class LocalQueueClient:
         self._watch = watch_locally(find_collector_settings(), CHECK_SECONDS)
         self._claim_seconds = claim_seconds
         self._is_first = True
-        self._line = LocalQueue(lock_folder(), self._read, user, wanted)
+        self._queue = LocalQueue(lock_folder(), self._read, user, wanted)
 
     def join(self) -> None:
         try:
-            self._line.join()
+            self._queue.join()
         except OSError as error:
             raise GpudeckError(f"the queue of this machine cannot be joined: {str(error.strerror).lower()}.") from error
 
@@ -82,18 +81,18 @@ class LocalQueueClient:
         if not self._is_first:
             time.sleep(min(CHECK_SECONDS, seconds))
         self._is_first = False
-        return self._line.poll()
+        return self._queue.poll()
 
     def keeping(self) -> contextlib.AbstractContextManager[None]:
         """Its locks last as long as this process."""
         return contextlib.nullcontext()
 
     def leave(self) -> None:
-        self._line.close()
+        self._queue.close()
         self._watch.close()
 
     def hand_over(self) -> None:
-        self._line.keep(self._claim_seconds)
+        self._queue.keep(self._claim_seconds)
         self.leave()
 
     def _read(self) -> list[CandidateGpu]:
@@ -113,61 +112,59 @@ class Terminated(BaseException):
 
 @contextlib.contextmanager
 def ending_on_signals() -> Iterator[Callable[[], bool]]:
-    """SIGTERM, SIGHUP and SIGINT raise Terminated here, and again when what this gives is called: Python drops an
+    """SIGTERM, SIGHUP and SIGINT raise Terminated here, and again when the yielded function is called: Python drops an
     exception of a handler that runs while a module is compiled."""
-    got: list[int] = []
+    received: list[int] = []
 
     def check() -> bool:
-        if got:
-            raise Terminated(got[0])
+        if received:
+            raise Terminated(received[0])
         return False
 
     def end(number: int, _: FrameType | None) -> None:
-        got.append(number)
+        received.append(number)
         check()
 
-    before = _handle((signal.SIGTERM, signal.SIGHUP, signal.SIGINT), end)
-    try:
+    with _handling((signal.SIGTERM, signal.SIGHUP, signal.SIGINT), end):
         yield check
+
+
+@contextlib.contextmanager
+def _handling(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle these signals, except those that are ignored, as after nohup."""
+    heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+    before = {number: signal.signal(number, handler) for number in heard}
+    try:
+        yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def run_command(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """Its exit code; 128 and the signal that ended it; 127 and 126 where it is not there or cannot be run, as a shell
-    has it. It gets every signal that we get."""
+    """Run a command with these variables, and forward signals to it. Returns its exit code as a shell does: 128 + N if
+    signal N ended it, 127 if it does not exist, 126 if it cannot be run."""
     children: list[subprocess.Popen[bytes]] = []
     early: list[int] = []
 
     def forward(number: int, _: FrameType | None) -> None:
         if not children:
-            # It is being started, and may run already.
+            # The command is being started, and may run already.
             early.append(number)
         elif number not in _OF_TERMINAL or not _is_in_foreground():
             with contextlib.suppress(ProcessLookupError):
                 children[0].send_signal(number)
 
-    before = _handle(_FORWARDED, forward)
-    try:
-        children.append(subprocess.Popen(command, env={**os.environ, **variables}))  # noqa: S603 - it is the user's own
+    with _handling(_FORWARDED, forward):
+        try:
+            children.append(subprocess.Popen(command, env={**os.environ, **variables}))  # noqa: S603 - the user's own
+        except OSError as error:
+            click.echo(f"gpudeck: {command[0]} cannot be run: {str(error.strerror).lower()}.", err=True)
+            return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_RUNNABLE
         for number in early:
             forward(number, None)
         code = children[0].wait()
-    except OSError as error:
-        is_missing = isinstance(error, FileNotFoundError)
-        click.echo(f"gpudeck: {command[0]} cannot be run: {str(error.strerror).lower()}.", err=True)
-        return _NOT_FOUND if is_missing else _NOT_RUNNABLE
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
     return code if code >= 0 else 128 - code
-
-
-def _handle(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
-    """Handle these signals, but for those that are ignored, as after nohup. Returns what to set again."""
-    heard = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
-    return {number: signal.signal(number, handler) for number in heard}
 
 
 def _is_in_foreground() -> bool:
@@ -295,7 +292,7 @@ def command(
     wanted = read_wanted(
         gpus, memory, model, host, same_host=same_host or bool(command_line), mig=mig, allow_mig=allow_mig
     )
-    seconds = None if timeout is None else _read_timeout(timeout)
+    seconds = None if timeout is None else read_span("--timeout", timeout, allow_plain_seconds=True)
     progress = Progress(time.time())
     shared = _find_shared_hub() if local else HubChoice(hub, "")
     if shared is not None and host is None:
@@ -304,22 +301,22 @@ def command(
         wanted = msgspec.structs.replace(wanted, **place)
     if local and shared is not None:
         progress.note(f"{shared.named_by} names the hub {mask_password(shared.url)}: waiting in its queue.")
-    line: _Queue = (
+    queue: _Queue = (
         LocalQueueClient(this_user(), wanted)
         if shared is None
         else HubQueueClient(connect(shared.url), this_user(), wanted, progress.note)
     )
     with ending_on_signals() as check_signals:
         try:
-            line.join()
-            granted = await_turn(line, wanted, seconds, is_cancelled=check_signals, on_position=progress.show)
+            queue.join()
+            granted = await_turn(queue, wanted, seconds, is_cancelled=check_signals, on_position=progress.show)
             progress.clear()
             if shared is not None:
                 _warn_of_maintenance(shared.url, granted.gpus, progress.note)
-            code = _use(line, granted, command_line, as_json=as_json, over_ssh=over_ssh)
+            code = _use(queue, granted, command_line, as_json=as_json, over_ssh=over_ssh)
         except BaseException as ending:
             progress.clear()
-            line.leave()
+            queue.leave()
             if not isinstance(ending, Terminated):
                 raise
             code = 128 + ending.number
@@ -338,8 +335,8 @@ def _check_hosts(host: str | None, *, any_host: bool, over_ssh: bool, local: boo
 
 
 def _find_shared_hub() -> HubChoice | None:
-    """The hub whose queue is that of this machine, too: the one that its agent reports to. None where there is none.
-    Raises GpudeckError where an agent of another user says so, whom nobody has to believe."""
+    """The hub that this machine's agent reports to: its queue is for this machine, too. None without one. Raises
+    GpudeckError if only an agent of another user names it, which cannot be trusted."""
     from gpudeck.agent.lock_files import find_agent_hubs  # noqa: PLC0415 - a hub's queue needs none of it
 
     for one in find_agent_hubs():
@@ -354,7 +351,7 @@ def _find_shared_hub() -> HubChoice | None:
 
 
 def _find_this_host(hub: HubChoice, *, is_needed: bool) -> HostReference | None:
-    """This machine as the hub knows it; None where it does not. Raises GpudeckError where that `is_needed`, and
+    """This machine as the hub knows it; None if it does not. Raises GpudeckError if `is_needed` then, and
     Unreachable."""
     found = ask(hub.url, find_this_host)
     if found is not None or not is_needed:
@@ -366,15 +363,9 @@ def _find_this_host(hub: HubChoice, *, is_needed: bool) -> HostReference | None:
     )
 
 
-def _read_timeout(text: str) -> float:
-    try:
-        return parse_duration(text, allow_plain_seconds=True)
-    except ValueError as error:
-        raise UsageError(f"--timeout: {error}.") from error
-
-
 def _warn_of_maintenance(hub: str, gpus: Sequence[GrantedGpu], note: Note) -> None:
-    """Of what is planned on these GPUs for the coming day. A hub that does not answer now costs the warning alone."""
+    """Note the maintenance that is planned on these GPUs for the next day. If the hub does not answer, it is not
+    known."""
     from gpudeck.model.reservation import MaintenanceList  # noqa: PLC0415 - a local queue needs none
 
     with contextlib.suppress(GpudeckError):
@@ -388,20 +379,20 @@ def _warn_of_maintenance(hub: str, gpus: Sequence[GrantedGpu], note: Note) -> No
                 note(f"maintenance of {one.place} begins in {left}, at {begin}: {one.reason}.")
 
 
-def _use(line: _Queue, granted: Granted, command_line: Sequence[str], *, as_json: bool, over_ssh: bool) -> int:
-    """Run the command where the GPUs are, or print where they are. The exit code."""
-    is_here = isinstance(line, LocalQueueClient) or are_here(granted.gpus)
+def _use(queue: _Queue, granted: Granted, command_line: Sequence[str], *, as_json: bool, over_ssh: bool) -> int:
+    """Run the command where the GPUs are, or print where they are. Returns the exit code."""
+    is_here = isinstance(queue, LocalQueueClient) or are_here(granted.gpus)
     if command_line and (is_here or over_ssh):
         variable, value = visible_devices(granted.gpus)
-        with line.keeping():
+        with queue.keeping():
             if is_here:
                 code = run_command(command_line, {variable: value})
             else:
                 code = run_command(_ssh_command(granted.gpus[0].host, f"{variable}={value}", command_line), {})
-        line.leave()
+        queue.leave()
         return code
     _print(granted, command_line, as_json=as_json)
-    line.hand_over()
+    queue.hand_over()
     return _ELSEWHERE if command_line else 0
 
 
@@ -422,7 +413,7 @@ def _print(granted: Granted, command_line: Sequence[str], *, as_json: bool) -> N
 
 
 def _ssh_command(host: str, variable: str, command_line: Sequence[str]) -> list[str]:
-    """What runs the command in the same folder there. A shell there reads the last word."""
+    """The command line that runs the command on that host, in the same folder. A shell there parses the last word."""
     terminal = ["-t"] if sys.stdin is not None and sys.stdin.isatty() else []
     remote = f"cd {shlex.quote(str(Path.cwd()))} && {variable} {shlex.join(command_line)}"
     return ["ssh", *terminal, host, remote]

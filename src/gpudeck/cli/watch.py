@@ -1,7 +1,7 @@
 """gpudeck watch: one notification when GPUs are free; and gpudeck ask: a message to the owner of an idle GPU."""
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -9,15 +9,13 @@ import msgspec
 from gpudeck.cli.hub_access import ask, fetch, find_owner
 from gpudeck.cli.options import complete_hosts, hub_option, kind_options, read_wanted
 from gpudeck.cli.terminal import show_answer
+from gpudeck.client import Client
 from gpudeck.client.answers import read_answer
 from gpudeck.model.errors import UsageError
 from gpudeck.model.gpu_request import WatchList, WatchView
 from gpudeck.model.text import clean, show_length
-from gpudeck.model.times import parse_duration
+from gpudeck.model.times import read_span
 from gpudeck.views.lists import render_watches
-
-if TYPE_CHECKING:
-    from gpudeck.client import Client
 
 _EXAMPLES = """\b
 Examples:
@@ -25,8 +23,6 @@ Examples:
   gpudeck watch list
   gpudeck watch remove 7
 """
-
-
 _PATH = "/api/v1/watches"
 
 
@@ -44,9 +40,9 @@ def command(context: click.Context, /, *, gpus: int, expire: str, as_json: bool,
         return
     wanted = read_wanted(gpus, **kind)
     request = {name: value for name, value in msgspec.to_builtins(wanted).items() if value is not None}
-    request["expire_seconds"] = _read_expire(expire)
+    request["expire_seconds"] = read_span("--expire", expire, allow_plain_seconds=True)
 
-    def add(client: "Client") -> bytes:
+    def add(client: Client) -> bytes:
         user = find_owner(client, None)
         return client.post(_PATH, request if user is None else request | {"user": user})
 
@@ -80,16 +76,6 @@ def remove_watch(*, number: int, hub: str) -> None:
     """Remove watch ID. Exit code 1 if there is none."""
     ask(hub, lambda client: client.delete(f"{_PATH}/{number}"))
     click.echo(f"Watch {number} is removed.")
-
-
-def _read_expire(text: str) -> float:
-    try:
-        seconds = parse_duration(text, allow_plain_seconds=True)
-    except ValueError as error:
-        raise UsageError(f"--expire: {error}.") from error
-    if not 60 <= seconds <= 30 * 86_400:
-        raise UsageError("--expire must be between 1m and 30d.")
-    return seconds
 
 
 _ASK_EXAMPLES = """\b
