@@ -1,4 +1,4 @@
-"""gpudeck history: the hub's own history file, on the hub's machine; a hub may be running meanwhile."""
+"""gpudeck history: commands on the hub's own history file, on the hub's machine. A hub may be running."""
 
 import time
 from datetime import datetime, timezone
@@ -10,9 +10,12 @@ import msgspec
 from gpudeck.cli.hub_access import need_hub
 from gpudeck.cli.options import hub_config_option
 from gpudeck.cli.period import local_zone, read_period
+from gpudeck.model.text import show_count
 
 with need_hub("the history is on the hub's machine"):
-    from gpudeck.history.embedded.export import FileUsage
+    from gpudeck.history.base import SamplesQuery
+    from gpudeck.history.embedded.export import FileUsage, measure_file
+    from gpudeck.history.sample import GPU_NAMES
     from gpudeck.ops import history_file
 
 _EXAMPLES = """\b
@@ -49,11 +52,8 @@ def command() -> None:
 def show_stats(*, as_json: bool, file: Path | None, config: Path | None) -> None:
     """Show the size of the history, the time it covers, and the size of its parts."""
     with history_file.opened(file, config) as (view, path):
-        size = history_file.measure_file(view, path)
-    if as_json:
-        click.echo(msgspec.json.encode(size))
-        return
-    click.echo(_render_size(size), nl=False)
+        size = measure_file(view, path)
+    click.echo(msgspec.json.encode(size) if as_json else _render_size(size), nl=as_json)
 
 
 @command.command("verify")
@@ -110,7 +110,7 @@ def export(  # noqa: PLR0917 - click gives each option by itself
     """Write samples as CSV to standard output: a row for each GPU and time, in UTC."""
     start, end = read_period(since, until, time.time(), local_zone())
     with history_file.opened(file, config) as (view, _):
-        for part in history_file.export(view, history_file.choose(start, end, hosts, gpus, metrics)):
+        for part in history_file.export(view, SamplesQuery(start, end, metrics or GPU_NAMES, hosts, gpus)):
             click.echo(part, nl=False)
 
 
@@ -128,7 +128,7 @@ def accept_clock(*, config: Path | None) -> None:
 def _render_size(size: FileUsage) -> str:
     lines = [
         f"{size.path}: {_megabytes(size.file_bytes)}",
-        f"{size.hosts} host{'s' * (size.hosts != 1)}, {size.gpus} GPU{'s' * (size.gpus != 1)}, "
+        f"{show_count(size.hosts, 'host')}, {show_count(size.gpus, 'GPU')}, "
         f"from {_moment(size.oldest)} to {_moment(size.newest)}",
         "",
     ]

@@ -167,7 +167,7 @@ async def _move_tables(address: str, folder: Path, note: MigrationNote, tell: Te
             verb = "would be copied" if dry_run else "are being copied"
             tell(f"{rows} rows in {filled} of {len(sums)} tables {verb} from {folder / FILE_NAME} to {note.database}.")
             if not dry_run:
-                await _copy_tables(source, target)
+                await _copy_tables(source, target, sums)
                 tell(f"Tables: {rows} rows copied, read back and compared.")
         if not dry_run:
             note.tables = sums
@@ -187,23 +187,19 @@ async def _count_rows(target: Database) -> dict[str, int]:
         }
 
 
-async def _copy_tables(source: Database, target: Database) -> None:
-    """In one transaction. Raises GpudeckError."""
+async def _copy_tables(source: Database, target: Database, sums: dict[str, TableSum]) -> None:
+    """In one transaction. Raises GpudeckError, also if the copies do not have these sums."""
     await target.bring_up_to_date()
     async with source.begin() as old, target.begin() as new:
         for table in metadata.sorted_tables:
-            fit = _fitting(table)
-            copied = _Summer()
+            fit, names = _fitting(table), [column.name for column in table.columns]
             try:
                 async for rows in _batches(old, table):
-                    fitted = [fit(row) for row in rows]
-                    copied.add(fitted)
-                    names = [column.name for column in table.columns]
-                    await new.execute(table.insert(), [dict(zip(names, row, strict=True)) for row in fitted])
+                    await new.execute(table.insert(), [dict(zip(names, fit(row), strict=True)) for row in rows])
             except DBAPIError as error:
                 reason = str(error.orig).partition("\n")[0].rpartition(">: ")[2]
                 raise GpudeckError(f"the table {table.name} cannot be copied: {reason}.") from error
-            if await _sum_table(new, table) != copied.sum():
+            if await _sum_table(new, table) != sums[table.name]:
                 raise GpudeckError(f"the table {table.name} is not the same in {target.place}; nothing was changed.")
         await _set_sequences(old, new)
 
@@ -235,25 +231,14 @@ def _fitting(table: Table) -> Callable[[tuple[Any, ...]], list[Any]]:
     return lambda row: [fit(value, kind) for value, kind in zip(row, kinds, strict=True)]
 
 
-class _Summer:
-    def __init__(self) -> None:
-        self._rows = self._checksum = 0
-
-    def add(self, rows: list[list[Any]]) -> None:
-        self._rows += len(rows)
-        for row in rows:
-            digest = blake2b(msgspec.msgpack.encode(row), digest_size=7).digest()
-            self._checksum = (self._checksum + int.from_bytes(digest)) % 2**56
-
-    def sum(self) -> TableSum:
-        return TableSum(self._rows, self._checksum)
-
-
 async def _sum_table(connection: AsyncConnection, table: Table) -> TableSum:
-    fit, summer = _fitting(table), _Summer()
+    fit, count, checksum = _fitting(table), 0, 0
     async for rows in _batches(connection, table):
-        summer.add([fit(row) for row in rows])
-    return summer.sum()
+        count += len(rows)
+        for row in rows:
+            digest = blake2b(msgspec.msgpack.encode(fit(row)), digest_size=7).digest()
+            checksum = (checksum + int.from_bytes(digest)) % 2**56
+    return TableSum(count, checksum)
 
 
 class _SampleMover:

@@ -264,8 +264,9 @@ def caller_here() -> Caller:
 def _use_file(folder: Path, work: Callable[[Database], Awaitable[_T]]) -> _T:
     # A restore would take the file away from below it, and what is changed would be lost.
     with lock_for_hub(folder, "Try again when it is done."):
-        if os.geteuid() == 0:
-            _make_for_owner(folder)
+        if os.geteuid() == 0 and not (folder / FILE_NAME).exists():
+            # With the folder's owner: a hub of that user could not open a file of root.
+            os.close(_open(folder / FILE_NAME))
         return asyncio.run(_use(None, folder, work))
 
 
@@ -279,14 +280,3 @@ async def _use(address: str | None, folder: Path, work: Callable[[Database], Awa
         return await work(database)
     finally:
         await database.close()
-
-
-def _make_for_owner(folder: Path) -> None:
-    """A new database that root creates gets the owner of its folder: a hub of that user could not open it otherwise."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder / FILE_NAME, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            owner = folder.stat()
-            os.fchown(descriptor, owner.st_uid, owner.st_gid)
-        finally:
-            os.close(descriptor)

@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -10,20 +10,17 @@ from msgspec.structs import replace
 
 from gpudeck.fleet.clock_monitor import write_certain
 from gpudeck.history.base import HistoryRefused, SamplePage, SamplesQuery
-from gpudeck.history.embedded.export import measure_file, read_page
+from gpudeck.history.embedded.export import read_page
 from gpudeck.history.embedded.repair import RepairReport, find_damage
 from gpudeck.history.embedded.repair import repair as repair_file
 from gpudeck.history.embedded.store import view_file
 from gpudeck.history.embedded.tables import is_damage, open_to_read
 from gpudeck.history.embedded.view import HistoryView
 from gpudeck.history.export import make_encoder, sample_fields
-from gpudeck.history.sample import GPU_NAMES
 from gpudeck.history.settings import DEMO_FILE, FILE
 from gpudeck.model.errors import Temporary, UsageError
 from gpudeck.model.times import show_utc
 from gpudeck.settings import choose_data_dir, load_settings
-
-__all__ = ["accept_clock", "choose", "export", "find_path", "measure_file", "opened", "repair", "verify"]
 
 
 def find_path(file: Path | None, config: Path | None) -> Path:
@@ -87,10 +84,6 @@ def accept_clock(config: Path | None) -> str:
             "Name the hub's configuration with --config, and run this as the hub's user.",
         ) from error
     return show_utc(now)
-
-
-def choose(start: float, end: float, hosts: Sequence[str], gpus: Sequence[str], metrics: Sequence[str]) -> SamplesQuery:
-    return SamplesQuery(start, end, tuple(metrics) or GPU_NAMES, tuple(hosts), tuple(gpus))
 
 
 def export(view: HistoryView, query: SamplesQuery) -> Iterator[str]:

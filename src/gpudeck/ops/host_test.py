@@ -68,8 +68,7 @@ async def _inspect_list(provider: Provider) -> list[Target]:
 
 
 def _ask_hosts(hub: str) -> list[Host]:
-    client = Client(hub, token=find_own_token(hub))
-    return client.hosts()
+    return Client(hub, token=find_own_token(hub)).hosts()
 
 
 def _source_at(hub: str, name: str) -> str | None:
