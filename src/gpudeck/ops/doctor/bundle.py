@@ -34,17 +34,6 @@ _SHORTEST, _SHORTEST_OF_ADDRESS = 4, 8
 """Shorter secrets are not searched for in text: they would match everywhere."""
 _UNITS = ("gpudeck-hub", "gpudeck-agent")
 _LOG_LINES = 400
-_PACKAGES = (
-    "msgspec",
-    "litestar",
-    "uvicorn",
-    "sqlalchemy",
-    "nvidia-ml-py",
-    "asyncssh",
-    "apprise",
-    "urllib3",
-    "textual",
-)
 
 
 def show_settings(settings: Settings) -> Any:
@@ -173,20 +162,12 @@ def _dump(value: Any) -> str:
 
 
 def describe_versions() -> dict[str, Any]:
-    packages = {name: _version_of(name) for name in _PACKAGES}
     return {
         "gpudeck": __version__,
         "python": sys.version,
         "system": platform.platform(),
-        "packages": {name: version for name, version in packages.items() if version},
+        "packages": {found.name: found.version for found in importlib.metadata.distributions()},
     }
-
-
-def _version_of(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def read_log() -> str:
