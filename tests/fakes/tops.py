@@ -8,7 +8,7 @@ from fakes.fleets import fleet_of
 from fakes.reports import GIB, make_busy_gpu, make_gpu
 from gpudeck.client.live_fleet import Delta, read_delta
 from gpudeck.model.view import Fleet
-from gpudeck.tui.feed import News, Take
+from gpudeck.tui.feed import Take, Update
 from gpudeck.tui.top import Top
 
 
@@ -31,7 +31,7 @@ class FakeFeed:
     def stop(self) -> None:
         self.is_stopped = True
 
-    def tell(self, news: News) -> None:
+    def tell(self, news: Update) -> None:
         assert self._take is not None
         self._take(news)
 

@@ -15,17 +15,17 @@ from gpudeck.collectors.base import CollectorSettings
 from gpudeck.model.errors import Unreachable
 from gpudeck.model.view import Fleet
 from gpudeck.settings import find_own_token
-from gpudeck.tui.feed import FeedLost, HubFeed, LocalFeed, News
+from gpudeck.tui.feed import FeedLost, HubFeed, LocalFeed, Update
 from gpudeck.views.this_machine import watch_locally
 
 
-def kinds(news: list[News]) -> set[type]:
+def kinds(news: list[Update]) -> set[type]:
     return {type(one) for one in news}
 
 
 def test_hub_that_is_restarted_is_followed_by_itself(tmp_path: Path) -> None:
     listen = ["--listen", f"127.0.0.1:{free_port()}", "--demo", "3"]
-    news: list[News] = []
+    news: list[Update] = []
     with running_hub(tmp_path, *listen) as hub:
         feed = HubFeed(Client(hub.url, 5.0))
         assert isinstance(feed.first(), Fleet)
@@ -62,7 +62,7 @@ def test_token_of_this_machine_is_found_where_the_hub_wants_one(
 def test_this_machine_is_read_again_and_again() -> None:
     watch = watch_locally(CollectorSettings())
     feed = LocalFeed(watch.read, watch.close, seconds=0.1)
-    news: list[News] = [feed.first()]
+    news: list[Update] = [feed.first()]
     feed.start(news.append)
     wait_until(lambda: len(news) > 2, "three readings")
     feed.stop()
@@ -82,7 +82,7 @@ def test_reading_that_fails_is_told_and_tried_again() -> None:
         return answer
 
     feed = LocalFeed(read, lambda: None, seconds=0.01)
-    news: list[News] = [feed.first()]
+    news: list[Update] = [feed.first()]
     feed.start(news.append)
     wait_until(lambda: len(news) > 3, "four readings")
     feed.stop()

@@ -19,7 +19,7 @@ from textual.widget import Widget
 
 from gpudeck.model.view import Fleet
 from gpudeck.tui.details import STEPS_IN_ASCII
-from gpudeck.tui.feed import Feed, News
+from gpudeck.tui.feed import Feed, Update
 from gpudeck.tui.renderer import ScreenRenderer
 from gpudeck.tui.table_views import Line
 from gpudeck.tui.top import Top
@@ -92,9 +92,9 @@ def _changed_width(old: Line, new: Line) -> int:
 
 
 class FeedUpdate(Message):
-    def __init__(self, news: News) -> None:
+    def __init__(self, update: Update) -> None:
         super().__init__()
-        self.news = news
+        self.update = update
 
 
 class TopApp(App[None]):
@@ -121,7 +121,7 @@ class TopApp(App[None]):
     def on_mount(self) -> None:
         # Without it SIGTERM would leave the terminal as it is.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit)
-        self._feed.start(lambda news: self.post_message(FeedUpdate(news)))  # in the feed's thread
+        self._feed.start(lambda update: self.post_message(FeedUpdate(update)))  # in the feed's thread
         # While a hub is away no updates arrive, but the clock and notices must go on.
         self.set_interval(1.0, self._tick)
 
@@ -129,7 +129,7 @@ class TopApp(App[None]):
         self._feed.stop()
 
     def on_feed_update(self, message: FeedUpdate) -> None:
-        self.top.take(message.news)
+        self.top.take(message.update)
         self._show()
 
     def on_key(self, event: Key) -> None:

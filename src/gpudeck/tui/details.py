@@ -36,10 +36,11 @@ class _Trail:
         self._times = array("d")
         self._values = array("f")
 
-    def note(self, now: float, *values: float | None) -> None:
-        """Add a sample in the order of the metrics; nothing if all are unknown."""
+    def note(self, now: float, subject: Host | Gpu, *, is_known: bool) -> None:
+        """Add a sample. All of its values are unknown unless `is_known`."""
+        values = [getattr(subject, name) if is_known else None for name in self._metrics]
         self._times.append(now)
-        self._values.extend(math.nan if value is None else value for value in values or [None] * self._size)
+        self._values.extend(math.nan if value is None else value for value in values)
         # Drop a third at a time: deleting one at the front would move all others every time.
         if len(self._times) > _MOST * 4 // 3:
             gone = len(self._times) - _MOST
@@ -65,16 +66,10 @@ class Sparklines:
         before, self._trails = self._trails, {}
         for host in hosts:
             trail = self._trails[host.id] = before.get(host.id) or _Trail(TREND_HOST_METRICS)
-            known = (host.cpu_percent, host.memory_used_bytes, host.load_1m) if host.status == "up" else ()
-            trail.note(now, *known)
+            trail.note(now, host, is_known=host.status == "up")
             for gpu in host.gpus:
                 trail = self._trails[gpu.uuid] = before.get(gpu.uuid) or _Trail(TREND_GPU_METRICS)
-                if gpu.availability == "unknown":
-                    trail.note(now)
-                else:
-                    trail.note(
-                        now, gpu.utilization_percent, gpu.memory_used_bytes, gpu.temperature_celsius, gpu.power_watts
-                    )
+                trail.note(now, gpu, is_known=gpu.availability != "unknown")
 
     def points(self, subject: str, metric: str) -> list[Point]:
         """The oldest first."""
@@ -127,11 +122,8 @@ def host_lines(host: Host, trails: Sparklines, now: float, width: int) -> list[L
         ("RAM", f"{show_gib(used, 0)}/{show_gib(total, 0)} GiB", "memory_used_bytes", total),
         ("load", show_number(host.load_1m, ""), "load_1m", count),
     ]
-    told = [
-        f"{key} {clean(str(value))}"
-        for key, value in (("via", host.via), ("driver", host.driver_version), ("OS", host.os))
-        if value
-    ]
+    about = (("via", host.via), ("driver", host.driver_version), ("OS", host.os))
+    told = [f"{key} {clean(value)}" for key, value in about if value]
     up_for = [f"up for {show_span(host.uptime_seconds)}"] if host.uptime_seconds is not None else []
     problems = [text_line([(f"! {clean(problem)}", "yellow")], width) for problem in host.problems[:4]]
     drawn = [_trail_line(trails, host.id, row, now, width) for row in rows]

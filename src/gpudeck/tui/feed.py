@@ -24,9 +24,9 @@ class FeedLost(Struct, frozen=True):
     reason: str
 
 
-News = Fleet | Delta | FeedLost
+Update = Fleet | Delta | FeedLost
 """A fleet is a snapshot."""
-Take = Callable[[News], object]
+Take = Callable[[Update], object]
 
 
 class Feed:
@@ -60,26 +60,26 @@ class HubFeed(Feed):
     def __init__(self, client: Client) -> None:
         super().__init__(client.shown)
         self._client = client
-        self._news = client.stream()
+        self._updates = client.stream()
 
     def first(self) -> Fleet:
-        news = next(self._news)
+        update = next(self._updates)
         self.place = self._client.shown
-        if not isinstance(news, Fleet):
+        if not isinstance(update, Fleet):
             raise Unreachable(f"{self.place} answers, but does not send its fleet.")
-        return news
+        return update
 
     def _run(self, take: Take) -> None:
         """Ends with the next event after `stop`; it is not waited for."""
         backoff = Backoff(FIRST_PAUSE, MAX_PAUSE)
         while not self._stopping.is_set():
             try:
-                take(next(self._news))
+                take(next(self._updates))
                 backoff.succeed()
             except GpudeckError as error:
                 take(FeedLost(error.message))
                 self._stopping.wait(backoff.fail())
-                self._news = self._client.stream()
+                self._updates = self._client.stream()
                 self.place = self._client.shown
 
 

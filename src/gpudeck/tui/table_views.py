@@ -13,7 +13,7 @@ from gpudeck.model.view import Gpu, Host, ShownProcess
 from gpudeck.views import text as text_views
 from gpudeck.views.table import Cell, draw_share, fit, width_of
 from gpudeck.views.text import SYMBOLS, join_places, show_number, show_status, staleness_note
-from gpudeck.views.users import UserActivity, find_users
+from gpudeck.views.users import NOT_KNOWN, UserActivity, find_users, show_memory
 
 DASH: Cell = ("–", "grey")
 """An unknown value."""
@@ -210,10 +210,8 @@ def text_line(cells: Sequence[Cell], width: int) -> Line:
 
 
 GROUPS = ("host", "model", "user", "none")
-NOBODY = "nobody"
 _RANK = {word: rank for rank, word in enumerate(SYMBOLS)}
 _UTIL_BAR, _MEMORY_BAR = 4, 6
-_NOT_KNOWN = "not known"
 
 
 def _metric(value: Callable[[Gpu], float | None]) -> Sort:
@@ -256,7 +254,7 @@ def gpu_rows(hosts: Sequence[Host], sort: str, is_turned: bool, grouping: str) -
     if grouping == "user":
         named = group([row for row in rows if row.gpu and row.gpu.users], _users_of, _title)
         rest = [row for row in rows if not (row.gpu and row.gpu.users)]
-        return named + group(rest, lambda _: ("",), lambda _, own: _title(NOBODY, own))
+        return named + group(rest, lambda _: ("",), lambda _, own: _title("nobody", own))
     return rows
 
 
@@ -376,28 +374,25 @@ def user_cells(row: TableRow, now: float, _: TableLayout) -> list[Cell]:
     activity = row.activity
     if activity is None:
         return [DASH] * 8
-    memory = show_gib(activity.memory)
-    is_part = activity.memory is not None and activity.is_memory_part
     more = f"+{len(activity.past)}" if activity.past else ""
     processes = activity.processes
-    since = activity.since
     idle = activity.idle
     longest = min((one.gpu.since for one in idle if one.gpu.since is not None), default=None)
     told = f"{len(idle)} for {show_age(longest, now)}" if idle else ""
     return [
         (_name(activity), "grey" if activity.user is None else ""),
         (f"{len(activity.uses)}{more}", ""),
-        (f"≥ {memory}" if is_part else memory, ""),
+        (show_memory(activity), ""),
         (show_number(activity.utilization, "%"), ""),
         (told, "yellow"),
         ("–" if processes is None else str(processes), ""),
-        (show_age(since, now), ""),
+        (show_age(activity.since, now), ""),
         (_places(activity), "grey"),
     ]
 
 
 def _name(activity: UserActivity) -> str:
-    return _NOT_KNOWN if activity.user is None else clean(activity.user)
+    return NOT_KNOWN if activity.user is None else clean(activity.user)
 
 
 def _places(activity: UserActivity) -> str:
@@ -491,9 +486,3 @@ def make_rows(
     if table is USERS:
         return user_rows(hosts, order.sort, order.is_turned)
     return process_rows(hosts, order.sort, order.is_turned, uuid=uuid)
-
-
-def next_sort(table: TableView, now: str, step: int) -> str:
-    """The neighbouring sort, in the order of the columns."""
-    names = list(table.sorts)
-    return names[(names.index(now) + step) % len(names)]

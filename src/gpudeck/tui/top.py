@@ -19,7 +19,7 @@ from gpudeck.collectors.proc import Proc
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.view import Fleet, Gpu, Host, ShownProcess, Totals
 from gpudeck.tui.details import Sparklines
-from gpudeck.tui.feed import FeedLost, News
+from gpudeck.tui.feed import FeedLost, Update
 from gpudeck.tui.table_views import (
     GPUS,
     GROUPS,
@@ -30,7 +30,6 @@ from gpudeck.tui.table_views import (
     TableRow,
     TableView,
     make_rows,
-    next_sort,
 )
 from gpudeck.views.filter import choose_words, fits_gpu, forget_states, parse_query
 
@@ -78,7 +77,7 @@ class Top:
         self._is_local = is_local
         self._notice = ""
         self._notice_until = 0.0
-        self._news_at = time.monotonic()
+        self._updated_at = time.monotonic()
         self._stale: Fleet | None = None
 
     def shown_table(self) -> TableView:
@@ -96,7 +95,7 @@ class Top:
     @property
     def now(self) -> float:
         """On the hub's clock, even while it is away."""
-        return self.fleet.time + (time.monotonic() - self._news_at if self.lost else 0.0)
+        return self.fleet.time + (time.monotonic() - self._updated_at if self.lost else 0.0)
 
     @property
     def notice(self) -> str:
@@ -105,19 +104,19 @@ class Top:
     def say(self, text: str) -> None:
         self._notice, self._notice_until = text, time.monotonic() + _NOTICE_SECONDS
 
-    def take(self, news: News) -> None:
+    def take(self, update: Update) -> None:
         """Apply an update. The screen follows with `arrange`."""
-        if isinstance(news, FeedLost):
+        if isinstance(update, FeedLost):
             if self.lost is None:
                 self.lost_at = time.time()
                 self._stale = forget_states(self.fleet, f"{self.place} is out of reach")
-            self.lost = news
+            self.lost = update
             return
-        if isinstance(news, Fleet):
-            self._live.load(news)
+        if isinstance(update, Fleet):
+            self._live.load(update)
         else:
-            self._live.apply(news)
-        self.lost, self._stale, self._news_at = None, None, time.monotonic()
+            self._live.apply(update)
+        self.lost, self._stale, self._updated_at = None, None, time.monotonic()
         self.trails.note(self.fleet.time, self.fleet.hosts)
 
     def arrange(self) -> None:
@@ -284,8 +283,8 @@ class Top:
         self.listing.resize(height)
 
     def _sort_beside(self, step: int) -> None:
-        order = self.shown_order()
-        order.sort, order.is_turned = next_sort(self.shown_table(), order.sort, step), False
+        order, names = self.shown_order(), list(self.shown_table().sorts)
+        order.sort, order.is_turned = names[(names.index(order.sort) + step) % len(names)], False
 
     def _group(self) -> None:
         self.grouping = GROUPS[(GROUPS.index(self.grouping) + 1) % len(GROUPS)]
