@@ -11,13 +11,14 @@ from gpudeck.model.view import Fleet, Gpu, Host
 
 Value = str | float | None
 _FORMULAS = tuple("=+-@")
+_NUMBERS = ("utilization_percent", "memory_used_bytes", "memory_total_bytes", "temperature_celsius", "power_watts")
 _GPU_TITLES = (
     *("host", "host_status", "via", "last_report_at", "labels"),
     *("gpu", "uuid", "model", "vendor", "availability", "availability_reason", "health", "health_reason"),
-    *("utilization_percent", "memory_used_bytes", "memory_total_bytes", "temperature_celsius", "power_watts", "since"),
-    *("users", "unknown"),
+    *_NUMBERS,
+    *("since", "users", "unknown"),
 )
-_EVENT_TITLES = ("time_utc", "at", "severity", "kind", "host", "gpu", "label", "user", "title", "detail", "id")
+_EVENT_FIELDS = ("at", "severity", "kind", "host", "gpu", "label", "user", "title", "detail", "id")
 
 
 def write_csv(rows: Iterable[Sequence[Value]], line_end: str = "\r\n") -> str:
@@ -54,13 +55,7 @@ def _gpu_rows(host: Host) -> list[list[Value]]:
 
 
 def _gpu_fields(gpu: Gpu) -> list[Value]:
-    numbers = {
-        "utilization_percent": _whole(gpu.utilization_percent),
-        "memory_used_bytes": _whole(gpu.memory_used_bytes),
-        "memory_total_bytes": _whole(gpu.memory_total_bytes),
-        "temperature_celsius": _whole(gpu.temperature_celsius),
-        "power_watts": gpu.power_watts,
-    }
+    numbers = {name: _whole(getattr(gpu, name)) for name in _NUMBERS}
     unknown = [*(["processes"] if gpu.processes is None else []), *(name for name in numbers if numbers[name] is None)]
     texts = (gpu.label, gpu.uuid, gpu.name, gpu.vendor, gpu.availability, gpu.availability_reason)
     reasons = "; ".join(f"{name}: {gpu.reasons.get(name, 'unknown')}" for name in unknown)
@@ -75,9 +70,8 @@ def _whole(value: float | None) -> float | None:
 
 def write_events(events: Sequence[Event]) -> str:
     """One line per event, with a header; `at` is in Unix seconds."""
-    rows: list[Sequence[Value]] = [_EVENT_TITLES]
+    rows: list[Sequence[Value]] = [("time_utc", *_EVENT_FIELDS)]
     for event in events:
         moment = f"{datetime.fromtimestamp(event.at, timezone.utc):%Y-%m-%d %H:%M:%S}"
-        where = (event.host, event.gpu, event.label, event.user)
-        rows.append([moment, event.at, event.severity, event.kind, *where, event.title, event.detail, event.id])
+        rows.append([moment, *(getattr(event, name) for name in _EVENT_FIELDS)])
     return write_csv(rows)
