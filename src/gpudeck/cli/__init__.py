@@ -1,4 +1,4 @@
-"""The command `gpudeck`: one file a command, imported only when that command runs, so that each starts quickly."""
+"""The command `gpudeck`. A command's module is imported only when it runs, so that each command starts quickly."""
 
 import contextlib
 import errno
@@ -58,7 +58,7 @@ _COMMANDS = {
     "cluster": ("cluster", "Show the hubs of a cluster, or move one hub's data to several."),
     "completion": ("search", "Print a completion script for a shell."),
 }
-"""The module of each, and its description in `gpudeck --help`, which imports none of them."""
+"""The module of each command, and its description in `gpudeck --help`, which imports none of them."""
 _WRITE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _EXAMPLES = """\b
 Examples:
@@ -138,11 +138,11 @@ def main() -> None:
     try:
         gpudeck(prog_name="gpudeck")
     except GpudeckError as error:
-        # A configuration's mistakes begin with file and line, for editors that jump to them.
+        # Errors in a configuration begin with file and line, for editors that jump to them.
         _complain(str(error) if isinstance(error, ConfigurationError) else f"gpudeck: {error}")
         sys.exit(exit_code(error))
     except OSError as error:
-        # Files of our own are named in their errors: this is the standard output, on a full disk or a broken one.
+        # Errors about our own files name the file. This one is about standard output: a full disk, for example.
         if error.filename is not None or error.errno not in _WRITE_ERRORS:
             raise
         _drop_output(sys.stdout)
@@ -151,7 +151,8 @@ def main() -> None:
 
 
 def _prepare_streams() -> None:
-    """A terminal that cannot show a character gets a question mark, and no file of ours becomes the standard output."""
+    """Characters that the terminal cannot show become question marks, and descriptors 0 to 2 are never reused for our
+    files."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
@@ -162,12 +163,12 @@ def _prepare_streams() -> None:
 
 @contextlib.contextmanager
 def _ended_from_outside() -> Iterator[None]:
-    """Ctrl-C, and a reader of our output that has gone (`gpudeck show | head -1`), end a command without a word, with
-    the status that shells show for the signal. click would call both an error, and make the answer of it a no."""
+    """Ctrl-C, and a closed output pipe (`gpudeck show | head -1`), end a command silently with the exit code that
+    shells use for the signal. click would report both as errors with exit code 1."""
     try:
         yield
     except KeyboardInterrupt:
-        # The terminal has written ^C, and the next prompt begins a line.
+        # The terminal has printed ^C: the next prompt must begin on a new line.
         _complain("")
         sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:
@@ -177,7 +178,7 @@ def _ended_from_outside() -> Iterator[None]:
 
 
 def _complain(text: str) -> None:
-    """The exit code tells what is wrong also to those who do not listen."""
+    """Print an error message. If standard error is closed, the exit code must be enough."""
     try:
         click.echo(text, err=True)
     except OSError:
@@ -185,6 +186,6 @@ def _complain(text: str) -> None:
 
 
 def _drop_output(stream: Any) -> None:
-    """What is left of the output would be tried once more at the interpreter's end, and fail with a trace."""
+    """Discard buffered output: the interpreter would try to write it again at exit, and print a traceback."""
     if stream is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

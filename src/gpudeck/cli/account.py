@@ -1,4 +1,4 @@
-"""gpudeck account: the people who may log in. Works on the hub's own database, also before the hub ever ran."""
+"""gpudeck account: accounts that can log in. Works on the hub's database, also before the hub's first start."""
 
 import sys
 import time
@@ -140,7 +140,7 @@ def _set_disabled(name: str, config: Path | None, action: str, *, is_disabled: b
 def _change(
     config: Path | None, action: str, work: Callable[[Accounts, Also], Awaitable[Account]], details: str = ""
 ) -> Account:
-    """Change an account, and write down who did it; both or nothing."""
+    """Change an account and add an audit entry, in one transaction."""
 
     async def change(database: Database) -> Account:
         accounts, entry = Accounts(database, Passwords()), Audit(database).entry
@@ -150,7 +150,7 @@ def _change(
 
 
 async def _check_free(accounts: Accounts, name: str) -> None:
-    """Checked first, so that a wrong name is refused before a password is typed."""
+    """Refuse a wrong name before a password is typed."""
     if await accounts.find(check_name(name)) is not None:
         raise UsageError(
             f"there is an account {check_name(name)} already.",
@@ -164,7 +164,7 @@ async def _check_there(accounts: Accounts, name: str) -> None:
 
 
 def _read_password(file: str | None) -> str:
-    """The first line of the file, or what is typed, twice and unseen."""
+    """The first line of the file, or what is typed at a hidden prompt, twice."""
     if file is None:
         if sys.stdin is None or not sys.stdin.isatty():
             raise UsageError("there is no terminal for the password prompt.", "Give it with --password-file.")

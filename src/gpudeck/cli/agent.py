@@ -130,7 +130,7 @@ def command(
 
 
 def _answer_as_node(settings: "GpuClusterStatusSettings | None") -> "MakePosts | None":
-    """What a main of GPU Cluster Status Monitor asks, where the settings say so."""
+    """The route that a main node of GPU Cluster Status Monitor polls, if configured."""
     if settings is None:
         return None
     from gpudeck.compat.gpu_cluster_status_node import PATH, NodeResponder  # noqa: PLC0415 - few agents are asked so
@@ -139,7 +139,7 @@ def _answer_as_node(settings: "GpuClusterStatusSettings | None") -> "MakePosts |
 
 
 def _load(config: Path | None, given: dict[str, Any]) -> "tuple[Settings, AgentSettings]":
-    """The whole file, and what it says of the agent where nothing was given for it. Raises UsageError."""
+    """All settings, and those of the agent with `given` in place of the file's values. Raises UsageError."""
     from gpudeck.settings import choose_outbox_dir, load_settings  # noqa: PLC0415
 
     settings, _ = load_settings(config)

@@ -31,7 +31,7 @@ def command() -> None:
 
 
 class _AboutCluster(Struct):
-    """What an answer about the hub says of its cluster."""
+    """The part of api.about.About that describes the cluster."""
 
     time: float
     cluster: Cluster | None = None

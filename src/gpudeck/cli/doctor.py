@@ -1,4 +1,4 @@
-"""gpudeck doctor and check: what is wrong on this machine, or in its configuration file, and the next step."""
+"""gpudeck doctor and check: find problems on this machine or in its configuration, and name the next step."""
 
 import asyncio
 import contextlib
@@ -60,7 +60,7 @@ def command(
     try:
         choice = find_hub(hub)
     except ConfigurationError:
-        # Its mistakes are among the findings.
+        # The findings list the errors of the configuration.
         choice = None
     named = None if choice is None or choice.named_by == "default" else choice
     asked = choice.url if choice is not None and choice.named_by in {"--hub", f"${HUB_VARIABLE}"} else None
@@ -105,7 +105,7 @@ def check_command(config: Path | None, login: str | None) -> None:
     """Check the configuration, and print every mistake at once. Without --login, opens no socket and reads no GPU. Exit
     code 2 if there is a mistake."""
     settings, file = load_settings(config)
-    # On a machine without a hub a file for one can be checked as well: what is installed here says nothing then.
+    # On a machine without a hub, a hub's file can be checked, too: installed packages are irrelevant then.
     errors = find_missing_extras(settings) if is_installed("hub") else []
     if errors:
         raise ConfigurationError("\n".join(f"{file}: {error}" for error in errors))
@@ -155,7 +155,7 @@ def find_login_mistakes(settings: Settings) -> list[str]:
 
 
 def find_plugin_mistakes(settings: Settings) -> list[str]:
-    """What the plugins say of their options. They open nothing until they are read."""
+    """Errors in the options of plugins, as the plugins report them. Creating a plugin opens nothing."""
     used: list[tuple[PluginKind, PluginSettings]] = [("discovery", one) for one in settings.discovery.plugins]
     used += [("schedulers", one) for one in settings.schedulers.plugins]
     mistakes = list[str]()
@@ -168,8 +168,8 @@ def find_plugin_mistakes(settings: Settings) -> list[str]:
 
 
 def _check_login(settings: Settings, name: str) -> None:
-    """What a provider or the directory says about one user, what becomes of it, and why. Raises UsageError for a
-    provider that is not configured, and GpudeckError for a login that does not succeed."""
+    """Try a login, and print what the provider or directory says about the user, and the resulting account. Raises
+    UsageError for a provider that is not configured, and GpudeckError for a login that fails."""
     if name == "ldap" and settings.login.ldap is not None:
         _try_directory(settings.login.ldap)
         return
@@ -214,7 +214,7 @@ async def _check_provider(settings: OidcSettings, public_url: str) -> None:
 
 
 def _try_provider(hub: str, provider: OidcSettings) -> None:
-    """Through the running hub, as the provider sends users back only there."""
+    """Through the running hub, because the provider redirects users only there."""
     from gpudeck.auth.trials import Trial  # noqa: PLC0415 - comes with the hub
 
     with connect(hub) as client:
@@ -230,7 +230,7 @@ def _try_provider(hub: str, provider: OidcSettings) -> None:
 
 
 def _show_trial(trial: "Trial") -> None:
-    """Raises GpudeckError for a login that is refused."""
+    """Raises GpudeckError if the login was refused."""
     if trial.provider == "ldap":
         _show_claims("Attributes", trial.claims)
     else:

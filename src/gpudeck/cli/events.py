@@ -60,7 +60,7 @@ def command(*, since: str, until: str | None, limit: int, as_json: bool, hub: st
 
 
 def _doubt(kinds: str | None) -> str:
-    """A kind is an open word, so that none is refused; but one that the hub does not use may be a slip."""
+    """A hint for kinds that the hub itself does not use. Other kinds are allowed, because plugins may add some."""
     strange = [kind for word in (kinds or "").split(",") if (kind := word.strip()) and kind not in KINDS]
     if not strange:
         return ""

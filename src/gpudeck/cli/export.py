@@ -1,5 +1,5 @@
-"""gpudeck export: what a hub has recorded, as a file for DuckDB, pandas and spreadsheets; and gpudeck mcp: its data for
-a language model that starts this command (Model Context Protocol over stdio)."""
+"""gpudeck export: recorded data as a file for DuckDB, pandas and spreadsheets; gpudeck mcp: a hub's data for a language
+model (Model Context Protocol over stdio)."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ Examples:
   gpudeck export events --since 30d --format parquet -o events.parquet
 """
 _PATIENCE = 120.0
-"""Seconds until the next part: the hub answers others in between."""
+"""Seconds to wait for the next part: the hub answers other requests in between."""
 
 
 @click.command("export", epilog=_EXAMPLES)
@@ -84,14 +84,14 @@ def command(
     ):
         for part in parts:
             file.write(part)
-            # The size is an estimate: only the end is the end.
+            # The size is an estimate: show 100 % only at the end.
             bar.update(min(len(part), max(0, bar.length - 1 - bar.pos)) if bar.length else 0)
         bar.update((bar.length or 0) - bar.pos)
 
 
 @contextlib.contextmanager
 def _opened(output: Path | None) -> Iterator[BinaryIO]:
-    """A file appears under its name when it is complete."""
+    """The file gets its name when it is complete."""
     if output is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()

@@ -55,7 +55,7 @@ class _Queue(msgspec.Struct):
 
 
 class Offer(NamedTuple):
-    """`known` are all GPUs, in use or not; `usable` those that the caller can use now."""
+    """`known` are all matching GPUs, in use or not; `usable` those that the caller can use now."""
 
     known: list[CandidateGpu]
     usable: list[CandidateGpu]
@@ -159,7 +159,7 @@ def _export(found: list[CandidateGpu]) -> str:
             "Choose with --gpus N --same-host, or --host.",
         )
     variable, value = visible_devices(found)
-    # All of it can be given to `export` and `env`.
+    # `export` and `env` accept the whole line.
     return f"GPUDECK_HOST={clean(hosts[0])} {variable}={value}"
 
 

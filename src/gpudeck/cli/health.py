@@ -1,6 +1,6 @@
-"""gpudeck health: whether jobs may start on a host's GPUs, for prologs of schedulers and preflight checks.
+"""gpudeck health: whether jobs may start on a host's GPUs, for schedulers' prologs and preflight checks.
 
-A job waits for it: it imports little, and asks once.
+A job waits for the answer: this module imports little, and sends one request.
 """
 
 import contextlib
@@ -99,7 +99,7 @@ def _say_unknown(host: str, reason: str) -> HostHealth:
 
 def _ask(hub: str, host: str, gpus: tuple[str, ...], timeout: float) -> HostHealth:
     def find_token() -> str | None:
-        # The admin token of this machine's hub is found by its configuration, whose import takes longer than all else.
+        # Finding the admin token of this machine's hub needs its configuration, whose import is slow.
         from gpudeck.settings import find_own_token  # noqa: PLC0415
 
         return find_own_token(hub)
@@ -109,7 +109,7 @@ def _ask(hub: str, host: str, gpus: tuple[str, ...], timeout: float) -> HostHeal
 
 @contextlib.contextmanager
 def _deadline(seconds: float) -> Iterator[None]:
-    """For all of it: a hub that sends a byte now and then is not waited for either."""
+    """A limit for the whole request, also if the hub sends a byte now and then."""
 
     def give_up(*_: object) -> None:
         raise Unreachable(f"no answer within {seconds:g} s.", "Raise --timeout, or look at the hub.")

@@ -1,5 +1,4 @@
-"""gpudeck hosts: which hosts a hub watches; add one, remove one, try one; and gpudeck wheelhouse: the wheels from
-which servers install their agent."""
+"""gpudeck hosts: list, add, remove and test hosts; gpudeck wheelhouse: fetch the wheels that install agents."""
 
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from gpudeck.client import Client
 from gpudeck.client.connection import in_path
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.target import SOURCES, AddedHosts, RemovedHosts
-from gpudeck.model.text import clean
+from gpudeck.model.text import clean, show_count
 from gpudeck.settings import find_data_dir, load_settings
 from gpudeck.views.text import render_hosts
 
@@ -30,7 +29,7 @@ Examples:
 """
 _WIDEST = 60
 _PACKING_SECONDS = 60.0
-"""The first time, the hub packs the agent: on a busy machine that takes longer than other questions."""
+"""The first time, the hub packs the agent, which may take long on a busy machine."""
 _READ = [name for name, kind in SOURCES.items() if "address" not in kind.unused]
 
 
@@ -46,10 +45,7 @@ def command() -> None:
 def list_hosts(*, as_json: bool, hub: str) -> None:
     """List all hosts with their source, status and problems."""
     client = open_client(hub)
-    if as_json:
-        click.echo(client.get("/api/v1/hosts"))
-        return
-    click.echo(render_hosts(client.hosts()), nl=False)
+    click.echo(client.get("/api/v1/hosts") if as_json else render_hosts(client.hosts()), nl=as_json)
 
 
 @command.command("add")
@@ -84,7 +80,7 @@ def add_host(name: str, hub: str, config: Path | None, labels: tuple[str, ...], 
 
 
 def _show_command(added: AddedHosts) -> None:
-    """Only the lines themselves go to the standard output, for a pipe."""
+    """Only the lines to run go to standard output, so that it can be piped."""
     if added.command is None:
         raise GpudeckError(f"{', '.join(added.names)}: added, but {added.note}")
     if len(added.names) == 1:
@@ -132,17 +128,13 @@ def _remove_all(client: Client, query: dict[str, str], *, yes: bool) -> None:
         raise GpudeckError("no host matches.", "`gpudeck hosts list` shows all.")
     names = ", ".join(clean(name) for name in found.names)
     more = found.count - len(found.names)
-    click.echo(f"{_count(found.count)}: {names}{f', … and {more} more' if more else ''}")
+    click.echo(f"{show_count(found.count, 'host')}: {names}{f', … and {more} more' if more else ''}")
     if not yes:
         click.confirm(f"Remove {'it' if found.count == 1 else 'them'}?", abort=True)
     removed = client.read(client.delete("/api/v1/hosts", query), RemovedHosts)
-    click.echo(f"{_count(removed.count)} removed.")
+    click.echo(f"{show_count(removed.count, 'host')} removed.")
     if "token" in query:
         click.echo("Hosts that still report with this token come back. `gpudeck token revoke ID` prevents that.")
-
-
-def _count(number: int) -> str:
-    return f"{number} host{'' if number == 1 else 's'}"
 
 
 @command.command("test")

@@ -104,14 +104,6 @@ def _sum_up(plan: ImportPlan, results: list[ImportResult], *, dry_run: bool) -> 
 
 
 def _encode(kind: str, file: Path, plan: ImportPlan, results: list[ImportResult], *, dry_run: bool) -> str:
-    told = {
-        "kind": kind,
-        "file": str(file),
-        "dry_run": dry_run,
-        "steps": results,
-        "over": plan.over,
-        "left": plan.left,
-        "settings": plan.settings,
-        "notes": plan.notes,
-    }
-    return msgspec.json.encode(told).decode()
+    asked = {"kind": kind, "file": str(file), "dry_run": dry_run}
+    plain = {"over": plan.over, "left": plan.left, "settings": plan.settings, "notes": plan.notes}
+    return msgspec.json.encode(asked | {"steps": results} | plain).decode()

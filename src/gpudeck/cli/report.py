@@ -262,12 +262,7 @@ def digest_command(
         return
     query = {"user": user, "every": every}
     found, body = fetch(hub, DigestPreview, "/api/v1/digest", query, timeout=_DIGEST_SECONDS, mine=user is None)
-    if as_json:
-        click.echo(body)
-    elif as_html:
-        click.echo(found.html, nl=False)
-    else:
-        click.echo(found.text, nl=False)
+    click.echo(body if as_json else found.html if as_html else found.text, nl=as_json)
     if found.not_sent is not None:
         click.echo(f"Not sent: {clean(found.not_sent)}", err=True)
         raise SystemExit(1)

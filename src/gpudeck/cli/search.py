@@ -1,5 +1,4 @@
-"""Commands that take search words (`gpudeck show free -alice '>40G'`), and completion of words and host names,
-which `gpudeck completion` teaches a shell."""
+"""Search words as arguments (`gpudeck show free -alice '>40G'`), and shell completion of words and hostnames."""
 
 import contextlib
 import re
@@ -33,27 +32,27 @@ WORDS work as in the page's search. A GPU must match all of them:
 _NEGATED = re.compile(r"-[^-].+")
 _SECONDS = re.compile(r"[0-9]+(?:\.[0-9]+)?s?")
 HUB_TIMEOUT_SECONDS = 2.0
-"""How long a shell waits for the names of hosts."""
+"""How long a shell waits for hostnames."""
 _SAFE = re.compile(r"[A-Za-z0-9._-]{1,253}")
-"""What every hub's names are made of. Whatever else an answer holds does not reach a shell."""
+"""Valid hostnames. Nothing else in a hub's answer reaches a shell."""
 
 
 class FleetDocument(NamedTuple):
-    """A fleet, or what of it was asked for, and the whole document as the hub sent it: programs also get what this
-    version does not know. None where no hub was asked."""
+    """A fleet or a part of it, and the whole document as the hub sent it, which may have fields that this version does
+    not know. None without a hub."""
 
     fleet: Fleet
     document: bytes | None = None
 
     def encoded(self, *, is_part: bool) -> bytes:
-        """For programs. `is_part`: only what is in `fleet` was asked for."""
+        """As JSON. `is_part`: only the hosts and GPUs of `fleet`."""
         if self.document is None:
             return msgspec.json.encode(self.fleet)
         return choose_json(self.document, self.fleet) if is_part else self.document
 
 
 class SearchCommand(click.Command):
-    """Takes `-word` as a word, though it looks like options, and an option `--watch` whose value may be left out."""
+    """Accepts `-word` as an argument although it looks like an option, and `--watch` without a value."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
@@ -68,7 +67,7 @@ class SearchCommand(click.Command):
 
 
 def _give_interval(args: list[str]) -> list[str]:
-    """`--watch free` watches what is free, every two seconds; `--watch 5 free` every five."""
+    """`--watch free` refreshes every two seconds, `--watch 5 free` every five."""
     given: list[str] = []
     rest = iter(args)
     for arg in rest:
@@ -82,21 +81,21 @@ def _give_interval(args: list[str]) -> list[str]:
 
 
 def complete_search(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """What a shell offers for a word: states, and the names of the hub's hosts. Nothing of it twice."""
-    # A word that is negated looks like an option to click, and does not come here.
+    """Completions for a word: keywords and hostnames that are not on the line yet."""
+    # click takes a negated word for an option, and does not call this.
     names = [] if ctx.params.get("local") or ctx.params.get("ssh") else complete_hosts(ctx, _, incomplete)
     given = ctx.params.get("words") or ()
     return [word for word in (*KEYWORDS, *names) if word.startswith(incomplete) and word not in given]
 
 
 def complete_hosts(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """What a shell offers for the name of a host."""
+    """Completions for a hostname."""
 
     return [name for name in find_names(ctx.params.get("hub") or DEFAULT_HUB) if name.startswith(incomplete)]
 
 
 def choose(fleet: Fleet, words: tuple[str, ...]) -> Fleet:
-    """The part that fits; raises UsageError for what cannot be understood."""
+    """The matching part. Raises UsageError for a word that is not understood."""
     part, query = choose_words(fleet, join(words))
     if query.unclear:
         raise UsageError(f"{explain_unclear(query.unclear[0])}.", "`gpudeck show --help` lists the words.")
@@ -104,15 +103,15 @@ def choose(fleet: Fleet, words: tuple[str, ...]) -> Fleet:
 
 
 def nothing_fits(fleet: Fleet, words: tuple[str, ...]) -> GpudeckError:
-    """With the words that may have been meant."""
+    """The error for a search without a match, with suggestions."""
     near = propose(fleet, join(words))
     hint = f"Did you mean {' or '.join(near)}?" if near else "`gpudeck show` shows all."
     return GpudeckError(f"nothing matches {join(words)}.", hint)
 
 
 def find_names(hub: str) -> list[str]:
-    """Never raises, never prints, and takes two seconds at most: in a thread that is left alone when it takes too long,
-    as looking up a name in the network knows no deadline."""
+    """Hostnames, or none after two seconds. Never raises and never prints. Runs in a thread that may be abandoned,
+    because name resolution has no deadline."""
     names: list[str] = []
     asking = threading.Thread(target=_ask, args=(hub, names), daemon=True)
     asking.start()
@@ -135,7 +134,7 @@ Examples:
   source <(gpudeck completion bash)               for this shell only
 """
 VARIABLE = "_GPUDECK_COMPLETE"
-"""Click looks for it: the shell asks with it."""
+"""The environment variable with which a shell asks click for completions."""
 
 
 @click.command("completion", epilog=_EXAMPLES)
@@ -151,5 +150,5 @@ def completion_command(shell: str) -> None:
     made = get_completion_class(shell)
     if made is None:
         raise click.UsageError(f"{shell} is not known to this version of click.")
-    # The scripts of all three are as their class has them. That of bash would start a bash first to ask its version.
+    # The base method formats all three scripts. The one for bash would first start a bash to get its version.
     click.echo(ShellComplete.source(made(click.Command("gpudeck"), {}, "gpudeck", VARIABLE)).strip())

@@ -63,7 +63,7 @@ Read = Callable[[], FleetDocument]
 
 
 class FleetPresenter(Struct, frozen=True):
-    """What is to be shown of the fleet, and how."""
+    """The options that decide what part of the fleet is shown, and how."""
 
     words: tuple[str, ...]
     form: str
@@ -195,7 +195,7 @@ def command(
     if seconds is not None:
         _watch(read, presenter, seconds)
         return
-    # This process ends before any of the hundred thousand objects of a large fleet is garbage.
+    # This process ends before garbage collection of a large fleet's objects could pay off.
     gc.disable()
     reading = read()
     _show_once(reading, presenter, html)
@@ -225,11 +225,11 @@ def _read_interval(text: str) -> float:
 def _show_once(reading: FleetDocument, presenter: FleetPresenter, file: str | None) -> None:
     part = presenter.choose(reading)
     is_missing = bool(presenter.words) and not part.fleet.hosts
-    # Who pipes it on gets an empty list; who reads a table gets one line that says it.
+    # If nothing matches, JSON and CSV are empty lists, and a table is only the error.
     if file is not None and file != "-":
         write_page(file, presenter.present(part))
     elif not is_missing or presenter.form != "text":
-        # Colours were decided upon: click would take them out wherever it sees no terminal.
+        # Colours are decided already: click would remove them from anything but a terminal.
         click.echo(presenter.present(part), nl=False, color=True)
     if is_missing:
         raise nothing_fits(reading.fleet, presenter.words)
@@ -262,14 +262,14 @@ def _read_ssh(hosts: str, *, is_table: bool) -> FleetDocument:
     settings, _ = load_settings(None)
     ssh = import_ssh()
     seen = ssh.read_over_ssh(read_option(hosts, "--ssh"), settings.ssh, ssh.ask_password)
-    # A table says it by itself; who pipes JSON on looks at the standard error.
+    # A table shows the reasons itself; for JSON and CSV they go to standard error.
     for name, reason in {} if is_table else seen.failures.items():
         click.echo(f"gpudeck: {name}: {reason}", err=True)
     return _read_once(seen.fleet)
 
 
 def _read_once(fleet: Fleet) -> FleetDocument:
-    """A single reading cannot tell since when a GPU has been in its state."""
+    """After a single reading, the start of a GPU's state is unknown."""
     for host in fleet.hosts:
         for gpu in host.gpus:
             gpu.since = None
@@ -277,9 +277,9 @@ def _read_once(fleet: Fleet) -> FleetDocument:
 
 
 def _watch(read: Read, presenter: FleetPresenter, seconds: float) -> None:
-    """Until Ctrl-C. SIGTERM leaves the terminal as it was, too. While the hub does not answer, a table shows every GPU
-    as unknown; for programs the standard error says it once."""
-    # What fails here fails as without `--watch`: an address may be wrong.
+    """Refresh until Ctrl-C; SIGTERM restores the terminal, too. While the hub does not answer, a table shows every GPU
+    as unknown; for JSON, standard error reports it once."""
+    # A first failure, such as a wrong address, fails as without `--watch`.
     reading, read_at = read(), time.time()
     lost: GpudeckError | None = None
     is_table = presenter.form == "text"

@@ -1,4 +1,4 @@
-"""Terminal output of commands: width and colours, redrawing for `--watch`, writing a page to a file."""
+"""Terminal output of commands: width and colours, redrawing for `--watch`, and writing a page to a file."""
 
 import os
 import shutil
@@ -17,21 +17,22 @@ from gpudeck.views.table import LEAST, CellColumn, in_ascii, shorten, tabulate
 T = TypeVar("T")
 _SLICE = 0.2
 _ENTER = "\x1b[?1049h\x1b[?25l\x1b[?7l"
-"""The other screen, no cursor, and long lines cut by the terminal rather than wrapped."""
+"""Alternate screen, hidden cursor, and no line wrapping."""
 _LEAVE = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _BEGIN, _END = "\x1b[?2026h\x1b[H", "\x1b[J\x1b[?2026l"
-"""A frame as one: terminals that know how show it at once. Nothing is erased before it is written over."""
+"""A synchronized update: terminals that support it show the frame at once. Old text is overwritten, not erased
+first."""
 
 
 def check_output() -> None:
-    """Raises GpudeckError where there is no standard output."""
+    """Raises GpudeckError if standard output is closed."""
     if sys.stdout is None:
         raise GpudeckError("the standard output is closed: there is nowhere to show anything.")
 
 
 def terminal_width() -> int | None:
-    """Of the terminal, or what $COLUMNS says; None for a pipe, which gets every column. Never below
-    what a table needs. Raises GpudeckError where there is no output, as do all of these."""
+    """The width of the terminal, or $COLUMNS; None for a pipe, which gets all columns. At least LEAST. All functions
+    here raise GpudeckError if standard output is closed."""
     check_output()
     if not sys.stdout.isatty() and not os.environ.get("COLUMNS", "").isdigit():
         return None
@@ -39,20 +40,20 @@ def terminal_width() -> int | None:
 
 
 def wants_colour(wanted: str = "auto") -> bool:
-    """`wanted` is always, never or auto, which looks at the terminal and at $NO_COLOR."""
+    """`wanted` is always, never or auto: auto depends on the terminal and $NO_COLOR."""
     if wanted != "auto":
         return wanted == "always"
     return moves_cursor() and not os.environ.get("NO_COLOR")
 
 
 def moves_cursor() -> bool:
-    """Whether it is a terminal that knows escapes."""
+    """Whether standard output is a terminal that understands escape sequences."""
     check_output()
     return sys.stdout.isatty() and os.environ.get("TERM") not in {None, "", "dumb"}
 
 
 def supports_symbols() -> bool:
-    """Whether its encoding has the signs of the text views."""
+    """Whether the output's encoding has the symbols of the text views."""
     check_output()
     try:
         "●█".encode(sys.stdout.encoding or "ascii")
@@ -62,12 +63,12 @@ def supports_symbols() -> bool:
 
 
 def show(text: str) -> None:
-    """Print a text view. Colours were decided upon: click would take them out wherever it sees no terminal."""
+    """Print a text view. Colours are decided already: click would remove them from anything but a terminal."""
     click.echo(text if supports_symbols() else in_ascii(text), nl=False, color=True)
 
 
 def show_answer(body: bytes, as_json: bool, render: Callable[..., str], *about: Any) -> None:
-    """The hub's answer as it was sent, or as a text view of what `about` says."""
+    """Print the hub's answer as it was sent, or a text view of `about`."""
     if as_json:
         click.echo(body)
     else:
@@ -83,9 +84,9 @@ def show_ago(at: float | None, now: float) -> str:
 
 
 class Screen:
-    """Draws frames, one over the other in a terminal that can, one below the other with `gap` between them elsewhere.
+    """Draws frames: in place if possible, otherwise one below the other with `gap` between them.
 
-    As a context it gives the terminal back as it was.
+    As a context manager, it restores the terminal at the end.
     """
 
     def __init__(self, *, in_place: bool, gap: str = "\n") -> None:
@@ -111,7 +112,7 @@ class Screen:
         self._is_first = False
 
     def wait(self, seconds: float, now: Callable[[], float] = time.monotonic) -> None:
-        """Until it is time for the next frame, or the terminal has another size."""
+        """Wait until the next frame is due, or the terminal is resized."""
         deadline = now() + seconds
         while (left := deadline - now()) > 0:
             time.sleep(min(_SLICE, left))
@@ -131,8 +132,8 @@ def _cut(lines: list[str], height: int, width: int) -> list[str]:
 
 
 def write_page(file: str, page: str) -> None:
-    """Readers of the file see the old page or this one, never a part. Raises GpudeckError."""
-    # What a link leads to is replaced, not the link.
+    """Write atomically: readers see the old page or the new one. Raises GpudeckError."""
+    # A link is kept, and its target replaced.
     target = Path(os.path.realpath(file))
     try:
         if target.exists() and not target.is_file():

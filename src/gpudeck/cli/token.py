@@ -1,4 +1,4 @@
-"""gpudeck token: what agents, scripts and calendars show instead of a password. Works on the hub's own database."""
+"""gpudeck token: tokens for agents, scripts and calendars. Works on the hub's database."""
 
 import sys
 import time

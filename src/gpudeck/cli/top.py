@@ -60,14 +60,14 @@ def command(words: tuple[str, ...], *, hub: str, local: bool) -> None:
     text = join(words)
     if unclear := parse_query(text).unclear:
         raise UsageError(f"{explain_unclear(unclear[0])}.", "`gpudeck top --help` lists the words.")
-    # Whatever is logged would be written across the picture.
+    # Log lines would appear in the middle of the screen.
     logging.getLogger("gpudeck").addHandler(logging.NullHandler())
     logging.getLogger("gpudeck").propagate = False
     if not os.environ.get("NO_COLOR"):
-        # Textual counts an empty one, too.
+        # Textual counts an empty value, too.
         os.environ.pop("NO_COLOR", None)
     for name in ("COLUMNS", "LINES"):
-        # Textual would believe them for ever; the terminal knows its size, and reports changes.
+        # Textual would use these instead of the terminal's real size.
         os.environ.pop(name, None)
     feed = _watch_locally() if local else _watch_hub(hub)
     first = feed.first()
@@ -80,8 +80,8 @@ def command(words: tuple[str, ...], *, hub: str, local: bool) -> None:
 
 @contextlib.contextmanager
 def _drawing_on_the_terminal() -> Iterator[None]:
-    """Textual draws on the standard error, so that the standard output may be used for results. If that is a file, the
-    terminal takes its place meanwhile."""
+    """Textual draws on standard error, so that standard output can be used for results. If standard error is a file, it
+    is replaced by the terminal meanwhile."""
     if sys.stderr.isatty():
         yield
         return

@@ -67,7 +67,7 @@ def command(
 ) -> None:
     """Start the hub and print the address of its page. If this machine has GPUs, the hub monitors it too."""
     start_logging(verbose)
-    # Loading the hub makes hundreds of thousands of objects, all of which stay: looking through them is in vain.
+    # The hub's import creates hundreds of thousands of objects that all stay: garbage collection would be wasted.
     gc.disable()
     with need_hub():
         from gpudeck.app.hub import HubServer, run_hub  # noqa: PLC0415 - the hub may not be installed
@@ -85,7 +85,7 @@ def command(
 
 
 def _load(config: Path | None, listen: str | None) -> "tuple[Settings, Path | None]":
-    """The settings, and the file they come from; `listen` counts before what that says. Raises UsageError."""
+    """The settings with `listen` in place of the file's value, and the file. Raises UsageError."""
     from gpudeck.settings import exposure_problem, load_settings  # noqa: PLC0415
 
     settings, file = load_settings(config)
@@ -130,12 +130,13 @@ def _greet(started: "HubStartInfo") -> None:
 
 
 def _command(started: "HubStartInfo", arguments: str) -> str:
-    """A command that works as typed from here."""
+    """A command line that works as typed in this folder."""
     return f"{_program()} {arguments}{'' if _is_found(started.url) else f' --hub {started.url}'}"
 
 
 def _is_found(url: str) -> bool:
-    """Whether commands find this hub by themselves. The configuration here may be wrong where another one is used."""
+    """Whether commands find this hub without --hub. The configuration here may have errors if the hub uses another
+    one."""
     try:
         return find_hub().url == url
     except GpudeckError:
@@ -143,7 +144,7 @@ def _is_found(url: str) -> bool:
 
 
 def _program() -> str:
-    """How this program is started from here: by its name if the shell finds it, else as it was typed."""
+    """How to start this program from here: by its name if the shell finds it, otherwise as it was typed."""
     typed = sys.argv[0]
     if not os.access(typed, os.X_OK) or typed.endswith(".py"):
         return f"{shlex.quote(sys.executable)} -m gpudeck"
@@ -160,7 +161,7 @@ def _others(plan: "Plan") -> str:
 
 
 def _invite(started: "HubStartInfo") -> str:
-    """How another host joins. A demo that was asked for takes no real host."""
+    """How to add another host. A demo that was requested accepts no real hosts."""
     if started.plan.demo_is_asked:
         return ""
     if started.url_elsewhere is not None:
@@ -174,7 +175,7 @@ def _invite(started: "HubStartInfo") -> str:
 
 
 def _first_admin(started: "HubStartInfo") -> str:
-    """How the first account is made. The secret stands behind #: no server and no proxy writes it into a log."""
+    """How to create the first account. The secret is in the fragment (#), so no server or proxy logs it."""
     if started.first_admin is None:
         return ""
     return (

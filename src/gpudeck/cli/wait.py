@@ -46,10 +46,10 @@ from gpudeck.views.table import shorten
 
 CHECK_SECONDS = 2.0
 WARN_SECONDS = 86_400.0
-"""Maintenance that begins within this time is worth a warning."""
+"""Maintenance that begins within this time is reported."""
 
 Note = Callable[[str], None]
-"""Prints a sentence for the waiting user."""
+"""Prints a message for the waiting user."""
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT, signal.SIGQUIT)
 _OF_TERMINAL = (signal.SIGINT, signal.SIGQUIT)
 """A terminal sends these to every process in its foreground."""
@@ -59,7 +59,7 @@ _ELSEWHERE = 4
 
 
 class LocalQueueClient:
-    """A position in the queue of this machine, used as HubQueueClient is."""
+    """A position in the queue of this machine, with the interface of HubQueueClient."""
 
     def __init__(self, user: str, wanted: GpuRequest, claim_seconds: float = 120.0) -> None:
         from gpudeck.agent.lock_files import lock_folder  # noqa: PLC0415 - a hub's queue needs none of it
@@ -84,7 +84,7 @@ class LocalQueueClient:
         return self._queue.poll()
 
     def keeping(self) -> contextlib.AbstractContextManager[None]:
-        """Its locks last as long as this process."""
+        """The locks last as long as this process."""
         return contextlib.nullcontext()
 
     def leave(self) -> None:
@@ -103,7 +103,7 @@ _Queue = HubQueueClient | LocalQueueClient
 
 
 class Terminated(BaseException):
-    """A signal asks this process to end."""
+    """A signal asked this process to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
