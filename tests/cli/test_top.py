@@ -157,15 +157,6 @@ def test_dumb_terminal_is_refused_with_a_way_out(still: HubProcess, tmp_path: Pa
     assert (code, said.strip()) == (2, f"gpudeck: {REFUSED}")
 
 
-def test_errors_may_go_into_a_file(still: HubProcess, tmp_path: Path) -> None:
-    script = f"'{sys.executable}' -m gpudeck top --hub {still.url} 2>errors"
-    with in_a_terminal(tmp_path, "sh", "-c", script) as terminal:
-        terminal.read_until("sorted by host")
-        terminal.press("q")
-        code, _ = terminal.wait()
-    assert (code, (tmp_path / "errors").read_text()) == (0, "")
-
-
 def test_pipe_is_refused(still: HubProcess) -> None:
     answer = gpudeck(still.data_dir, "top", "--hub", still.url)
     assert (answer.returncode, answer.stdout) == (2, "")

@@ -1,11 +1,9 @@
 """gpudeck top: the live fleet, in the whole terminal."""
 
-import contextlib
 import inspect
 import logging
 import os
 import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -53,7 +51,8 @@ def command(words: tuple[str, ...], *, hub: str, local: bool) -> None:
     While the hub does not answer, everything is grey and unknown.
     """
     need("top", "gpudeck top")
-    if not moves_cursor() or not sys.stdin.isatty() or sys.stderr is None:
+    # Textual draws on standard error.
+    if not moves_cursor() or not sys.stdin.isatty() or sys.stderr is None or not sys.stderr.isatty():
         raise UsageError(
             "gpudeck top needs a terminal that can move its cursor.", "`gpudeck show` prints the same table anywhere."
         )
@@ -74,26 +73,7 @@ def command(words: tuple[str, ...], *, hub: str, local: bool) -> None:
     from gpudeck.collectors.host import machine_id  # noqa: PLC0415 - help and mistakes need none of these
     from gpudeck.tui.app import TopApp  # noqa: PLC0415 - Textual takes longer to load than a hub to answer
 
-    with _drawing_on_the_terminal():
-        TopApp(feed, first, words=text, own_id=machine_id(), plain=not supports_symbols()).run(mouse=False)
-
-
-@contextlib.contextmanager
-def _drawing_on_the_terminal() -> Iterator[None]:
-    """Textual draws on standard error, so that standard output can be used for results. If standard error is a file, it
-    is replaced by the terminal meanwhile."""
-    if sys.stderr.isatty():
-        yield
-        return
-    sys.stderr.flush()
-    before = os.dup(2)
-    os.dup2(1, 2)
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(before, 2)
-        os.close(before)
+    TopApp(feed, first, words=text, own_id=machine_id(), plain=not supports_symbols()).run(mouse=False)
 
 
 command.help = f"{inspect.cleandoc(command.help or '')}\n\n{HELP}"
