@@ -9,7 +9,7 @@ import click
 
 from gpudeck.alerts.expression import ExpressionError, parse_expression
 from gpudeck.cli.hub_access import ask, fetch, machine_zone
-from gpudeck.cli.options import hub_option, parse_labels, severities_from
+from gpudeck.cli.options import hub_option, parse_labels, period_options, severities_from
 from gpudeck.cli.period import local_zone, read_period
 from gpudeck.cli.terminal import show, wants_colour
 from gpudeck.client.answers import read_answer
@@ -99,8 +99,7 @@ def mute(reason: str, *, labels: tuple[str, ...], length: str, hub: str, **fits:
 @command.command("test")
 @click.argument("rule", required=False)
 @click.option("--expr", metavar="TEXT", help="An expression to test in place of a rule.")
-@click.option("--since", default="7d", metavar="TIME", show_default=True, help="The start: 7d, 2026-10-01, yesterday.")
-@click.option("--until", metavar="TIME", help="The end. [default: now]")
+@period_options("7d")
 @click.option("--host", metavar="NAME", help="Only this host (name or id).")
 @_JSON
 @hub_option

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from gpudeck.cli.hub_access import fetch, machine_zone
-from gpudeck.cli.options import hub_option, severities_from
+from gpudeck.cli.options import hub_option, period_options, severities_from
 from gpudeck.cli.period import local_zone, read_period
 from gpudeck.cli.terminal import show, wants_colour
 from gpudeck.model.event import KINDS, SEVERITIES, EventList
@@ -24,8 +24,7 @@ _MOST = 1000
 
 
 @click.command("events", epilog=_EXAMPLES)
-@click.option("--since", metavar="TIME", default="24h", show_default=True, help="The start: 12h (ago), or a date.")
-@click.option("--until", metavar="TIME", help="The end. [default: now]")
+@period_options("24h")
 @click.option("--host", help="Only events of this host (name or id).")
 @click.option("--user", help="Only events about this user's processes.")
 @click.option("--kind", help="Only these kinds, separated by commas: host_down,xid.")

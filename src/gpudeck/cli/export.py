@@ -12,7 +12,7 @@ from typing import BinaryIO
 import click
 
 from gpudeck.cli.hub_access import ask
-from gpudeck.cli.options import complete_hosts, hub_option
+from gpudeck.cli.options import complete_hosts, hub_option, period_options
 from gpudeck.cli.period import local_zone, read_period
 from gpudeck.client import Client
 from gpudeck.hub_lookup import find_token
@@ -34,14 +34,7 @@ _PATIENCE = 120.0
 @click.argument(
     "table", type=click.Choice(["samples", "runs", "usage", "events"]), default="samples", metavar="[TABLE]"
 )
-@click.option(
-    "--since",
-    metavar="TIME",
-    default="24h",
-    show_default=True,
-    help="The start: 12h (ago), 2026-10-01, today, yesterday, this-month or last-month.",
-)
-@click.option("--until", metavar="TIME", help="The end; a date or a month is included. [default: now]")
+@period_options("24h")
 @click.option(
     "--format", "form", type=click.Choice(["csv", "parquet"]), default="csv", show_default=True, help="The format."
 )

@@ -7,7 +7,7 @@ import click
 
 from gpudeck.cli.hub_access import ask, fetch, machine_zone
 from gpudeck.cli.maintenance import read_place
-from gpudeck.cli.options import complete_hosts, hub_option
+from gpudeck.cli.options import complete_hosts, hub_option, period_options
 from gpudeck.cli.period import local_zone, read_period
 from gpudeck.cli.terminal import check_output, terminal_width, wants_colour
 from gpudeck.client.answers import read_answer
@@ -33,18 +33,14 @@ Examples:
 
 @click.command("policy", epilog=_EXAMPLES)
 @click.option("--dry-run", is_flag=True, help="Report what the rules would have done in the past. Nothing is sent.")
-@click.option(
-    "--since",
-    metavar="TIME",
-    default="30d",
-    show_default=True,
-    help="With --dry-run: the start: 12h (ago), 2026-10-01, yesterday, last-month.",
-)
-@click.option("--until", metavar="TIME", help="With --dry-run: the end. [default: now]")
+@period_options("30d")
 @click.option("--json", "as_json", is_flag=True, help="Print the hub's answer as JSON. Times are Unix seconds.")
 @hub_option
 def policy_command(*, dry_run: bool, since: str, until: str | None, as_json: bool, hub: str) -> None:
-    """Show the idle policy: idle GPUs with what was done and what comes next, or what the rules would have done."""
+    """Show the idle policy: idle GPUs with what was done and what comes next, or what the rules would have done.
+
+    --since and --until are for --dry-run.
+    """
     check_output()
     now, zone = time.time(), machine_zone()
     if not dry_run:

@@ -118,6 +118,16 @@ kind_options = _combine(
 place_options = _combine(hub_option, local_option)
 
 
+def period_options(default: str) -> Callable[[Decorated], Decorated]:
+    """--since, with this default, and --until: see cli.period."""
+    since = "The start: 12h (ago), 2026-10-01, today, yesterday, this-month or last-month."
+    until = "The end; a date or a month is included. [default: now]"
+    return _combine(
+        click.option("--since", metavar="TIME", default=default, show_default=True, help=since),
+        click.option("--until", metavar="TIME", help=until),
+    )
+
+
 def read_address(text: str) -> Address:
     """The value of --listen. Raises UsageError."""
     from gpudeck.config import parse_address  # noqa: PLC0415 - few commands listen

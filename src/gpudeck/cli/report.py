@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from gpudeck.cli.hub_access import ask, fetch, machine_zone
-from gpudeck.cli.options import hub_option
+from gpudeck.cli.options import hub_option, period_options
 from gpudeck.cli.period import local_zone, read_period
 from gpudeck.cli.terminal import check_output, show_answer
 from gpudeck.client import Client
@@ -48,14 +48,7 @@ _PATIENCE = 120.0
     help="What to group by: user, host, model or group; of jobs account, partition, namespace or label:NAME; with "
     "--reliability gpu or host. [default: user, with --reliability gpu]",
 )
-@click.option(
-    "--since",
-    metavar="TIME",
-    default="30d",
-    show_default=True,
-    help="The start: 12h (ago), 2026-10-01, today, yesterday, this-month or last-month.",
-)
-@click.option("--until", metavar="TIME", help="The end; a date or a month is included. [default: now]")
+@period_options("30d")
 @click.option(
     "--format",
     "form",
