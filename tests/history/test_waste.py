@@ -74,7 +74,7 @@ class Past:
         query = UsageQuery(by, start, end or self.end)  # type: ignore[arg-type]
         before = UsageQuery(by, before_of(query.start, query.end), query.start)  # type: ignore[arg-type]
         usages = self.store.usage(query), self.store.usage(before)
-        return describe_waste(*usages, self.store.waste(query, SIZES))
+        return describe_waste(*usages, self.store.waste(query, SIZES), self.store.waste(before, SIZES))
 
 
 @pytest.fixture
@@ -176,6 +176,11 @@ def test_the_trend_is_known_only_where_the_period_before_was_recorded(past: Past
     assert past.waste(start=T0 + 1.9 * HOUR).total.idle.before is None
     later = past.waste(start=T0 + 2 * HOUR)
     assert (later.total.idle.hours, later.total.idle.before) == (close(2), close(1.5))
+    first = past.waste(end=T0 + 2 * HOUR).total
+    assert first.oversized.hours
+    assert first.released.hours
+    assert (later.total.oversized.before, later.total.released.before) == (first.oversized.hours, first.released.hours)
+    assert past.waste(start=T0 + 1.9 * HOUR).total.released.before is None
     rows = {row.name: row.idle.before for row in later.rows}
     assert rows == {"alice": close(1.5), "bob": close(0)}
 

@@ -15,7 +15,7 @@ from gpudeck.api.services import TheServices
 from gpudeck.fleet.state import FleetState
 from gpudeck.history.base import ModelSize, Store, UsageQuery
 from gpudeck.history.time_range import load_zone
-from gpudeck.history.waste import before_of, describe_waste
+from gpudeck.history.waste import before_of, describe_waste, is_comparable
 from gpudeck.model.usage import Usage, UsageBy, Waste
 from gpudeck.schedulers.job_report import JOB_NAMES, JobReporter
 
@@ -60,7 +60,8 @@ async def ask_waste(
     def describe(store: Store) -> tuple[Usage, Usage | None, Waste]:
         then = None if query.by in JOB_NAMES and earlier is None else jobs.add_allocated(store, before, earlier, now)
         usage = jobs.add_allocated(store, query, sums, now)
-        return usage, then, describe_waste(usage, then, store.waste(query, sizes))
+        saved_before = store.waste(before, sizes) if is_comparable(then) else None
+        return usage, then, describe_waste(usage, then, store.waste(query, sizes), saved_before)
 
     return await history.ask(describe)
 

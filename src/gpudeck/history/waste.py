@@ -137,12 +137,19 @@ def before_of(start: float, end: float) -> float:
     return max(0.0, 2 * start - end)
 
 
-def describe_waste(usage: Usage, before: Usage | None, facts: WasteFacts) -> Waste:
-    """`before` is the usage of the period before, if known. Rows are sorted by wasted hours."""
+def is_comparable(before: Usage | None) -> bool:
+    """A period that was not recorded from its beginning on is no measure."""
+    return before is not None and before.coverage is not None and before.known_since is None
+
+
+def describe_waste(
+    usage: Usage, before: Usage | None, facts: WasteFacts, facts_before: WasteFacts | None = None
+) -> Waste:
+    """`before` is the usage of the period before, if known, and `facts_before` what could have been saved then. Rows
+    are sorted by wasted hours."""
     of_jobs = usage.by in _OF_JOBS
-    # A period that was not recorded from its beginning on is no measure.
-    is_comparable = before is not None and before.coverage is not None and before.known_since is None
-    last = before.total if before is not None and is_comparable else None
+    last = before.total if before is not None and is_comparable(before) else None
+    saved = facts_before if last is not None else None
     earlier = {(row.name_by(usage.by), row.unknown): row for row in before.rows} if before is not None else {}
 
     def hours(row: UsageRow, then: UsageRow | None, what: str) -> WastedHours:
@@ -154,7 +161,13 @@ def describe_waste(usage: Usage, before: Usage | None, facts: WasteFacts) -> Was
         known = 0.0 if then is None else getattr(then, f"{what}_hours")
         return WastedHours(amount, cost, known if is_known else None)
 
-    def describe(row: UsageRow, then: UsageRow | None, savings: Savings | None) -> WasteRow:
+    def describe(
+        row: UsageRow, then: UsageRow | None, savings: Savings | None, earlier_savings: Savings | None
+    ) -> WasteRow:
+        oversized = released = None
+        if earlier_savings is not None and saved is not None:
+            oversized = earlier_savings.oversized / HOUR if saved.total.judged else None
+            released = None if saved.problem else earlier_savings.released / HOUR
         return WasteRow(
             name=row.name_by(usage.by),
             unknown=row.unknown,
@@ -163,23 +176,24 @@ def describe_waste(usage: Usage, before: Usage | None, facts: WasteFacts) -> Was
             unused=hours(row, then, "unused"),
             oversized=_UNKNOWN
             if savings is None or not savings.judged
-            else WastedHours(savings.oversized / HOUR, savings.oversized_cost),
+            else WastedHours(savings.oversized / HOUR, savings.oversized_cost, oversized),
             released=_UNKNOWN
             if savings is None or facts.problem
-            else WastedHours(savings.released / HOUR, savings.released_cost),
+            else WastedHours(savings.released / HOUR, savings.released_cost, released),
         )
 
     rows = list[WasteRow]()
     for row in usage.rows:
         key = row.name_by(usage.by), row.unknown
-        rows.append(describe(row, earlier.get(key), None if of_jobs else facts.rows.get(key, Savings())))
+        some, some_before = ((None if one is None else one.rows.get(key, Savings())) for one in (facts, saved))
+        rows.append(describe(row, earlier.get(key), None if of_jobs else some, some_before))
 
     def wasted(row: WasteRow) -> float:
         return math.fsum(one.hours or 0.0 for one in (row.idle, row.unused, row.oversized))
 
     rows.sort(key=lambda row: (-wasted(row), row.unknown, row.name or ""))
     smaller = [(one.oversized, names, one.oversized_cost) for names, one in facts.smaller.items() if one.oversized > 0]
-    total = describe(usage.total, last, None if of_jobs else facts.total)
+    total = describe(usage.total, last, None if of_jobs else facts.total, None if saved is None else saved.total)
     return Waste(
         by=usage.by,
         start=usage.start,
