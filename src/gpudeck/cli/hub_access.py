@@ -62,13 +62,11 @@ def fetch(
     return read_answer(body, kind, hub), body
 
 
-def ask_fleet(hub: str) -> FleetDocument:
-    """The fleet, and its document as the hub sent it. Raises Unreachable if no hub answers."""
-    return FleetDocument(*fetch(hub, Fleet, "/api/v1/fleet"))
-
-
-def ask_past_fleet(hub: str, at: float) -> FleetDocument:
-    """The fleet as recorded at that time. Raises Unreachable if no hub answers."""
+def ask_fleet(hub: str, at: float | None = None) -> FleetDocument:
+    """The fleet, now or as recorded at that time, and its document as the hub sent it. Raises Unreachable if no hub
+    answers."""
+    if at is None:
+        return FleetDocument(*fetch(hub, Fleet, "/api/v1/fleet"))
     return FleetDocument(*fetch(hub, PastFleet, "/api/v1/fleet", {"at": f"{at:.3f}"}))
 
 

@@ -16,7 +16,7 @@ from gpudeck.client.answers import DeviceAuthorization, Identity, PersonalToken
 from gpudeck.collectors.host import host_name
 from gpudeck.hub_lookup import SavedLogin, forget_login, load_login, save_login
 from gpudeck.model.address import is_same_hub
-from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
+from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.text import clean, show_length
 
 _EXAMPLES = """\b
@@ -93,7 +93,7 @@ def _log_in_on_page(client: Client, days: int) -> PersonalToken:
 
 
 def _log_in_here(client: Client, days: int) -> PersonalToken:
-    """The browser of this machine brings the confirmation to a port on which only this machine is heard."""
+    """The browser of this machine sends the confirmation to a port that listens on loopback only."""
     with _Listener() as listener:
         begun = client.begin_login(_label(), days * 86_400, listener.server_port)
         page = _page_of(client, begun)
@@ -126,7 +126,7 @@ class _Listener(HTTPServer):
         self.code = code
 
     def wait(self, seconds: float) -> str:
-        """What the browser brought. Raises GpudeckError where it does not come in time, or with a refusal."""
+        """The code that the browser sends. Raises GpudeckError for a refusal, and if nothing arrives in time."""
         end = time.monotonic() + seconds
         while self.code is None and (left := end - time.monotonic()) > 0:
             self.timeout = left
@@ -138,7 +138,7 @@ class _Listener(HTTPServer):
 
 
 class _Confirmation(BaseHTTPRequestHandler):
-    """One request of the browser. `code` is empty for a refusal; everything else is left unanswered."""
+    """The browser's request with the code or a refusal."""
 
     timeout = 5.0
     server: _Listener
@@ -162,7 +162,7 @@ class _Confirmation(BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, *_: Any) -> None:
-        """Not on the terminal: the address holds the code."""
+        """Log nothing: the address contains the code."""
 
 
 def _without_accounts(me: Identity) -> str:
@@ -191,7 +191,7 @@ def logout_command() -> None:
 
 
 def _revoke(saved: SavedLogin | None) -> str:
-    """Why it cannot be revoked; empty where it is, or was before."""
+    """Revoke the token. Returns the reason if that fails, otherwise an empty text."""
     if saved is None:
         return ""
     try:
@@ -199,7 +199,7 @@ def _revoke(saved: SavedLogin | None) -> str:
     except Forbidden:
         # Expired, or revoked already.
         return ""
-    except (Unreachable, GpudeckError) as error:
+    except GpudeckError as error:
         return error.message
     return ""
 

@@ -240,12 +240,11 @@ def _choose_source(hub: str, presenter: FleetPresenter, *, local: bool, ssh: str
         return _read_local
     if ssh is not None:
         return lambda: _read_ssh(ssh, is_table=presenter.form == "text")
-    from gpudeck.cli.hub_access import ask_fleet, ask_past_fleet, ask_table  # noqa: PLC0415 - a local reading needs no HTTP
+    from gpudeck.cli.hub_access import ask_fleet, ask_table  # noqa: PLC0415 - a local reading needs no HTTP
 
-    if at is not None:
-        return lambda: ask_past_fleet(hub, at)
-    needs_processes = presenter.form != "text" or presenter.detail or presenter.is_by_user
-    return lambda: ask_fleet(hub) if needs_processes else ask_table(hub, presenter.words)
+    if at is not None or presenter.form != "text" or presenter.detail or presenter.is_by_user:
+        return lambda: ask_fleet(hub, at)
+    return lambda: ask_table(hub, presenter.words)
 
 
 def _read_local() -> FleetDocument:
