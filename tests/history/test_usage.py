@@ -4,6 +4,7 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from datetime import UTC
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from gpudeck.history.base import HistoryRefused, KnownGpu, KnownHost, UsageAmoun
 from gpudeck.history.settings import UsageSettings
 from gpudeck.history.usage import fold, price_of, seconds_had, to_csv, usage
 from gpudeck.model.usage import Usage, UsageRow
+from gpudeck.views.usage import render_usage
 
 HOUR = 3600
 DAY = 24 * HOUR
@@ -207,6 +209,14 @@ def test_costs_are_of_what_has_a_price() -> None:
     answer = ask_for(FakePast(facts), settings=settings)
     assert {row.user: row.cost for row in answer.rows} == {"alice": 3.2, "bob": None}
     assert (answer.total.cost, answer.currency) == (3.2, "EUR")
+
+
+def test_models_without_a_price_are_named_where_costs_are_shown() -> None:
+    past = FakePast([fact(0, "alice"), fact(0, "bob", model=L40S)])
+    answer = ask_for(past, settings=UsageSettings(prices={"H200": 3.0}))
+    assert answer.unpriced_models == [L40S]
+    assert "Costs do not include models without a price in usage.prices: L40S." in render_usage(answer, UTC)
+    assert ask_for(past, settings=UsageSettings(prices={"H200": 3.0, "L40S": 0.0})).unpriced_models == []
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,9 @@ def _describe_coverage(usage: Usage, style: Style) -> list[str]:
     since = "" if usage.known_since is None else f"; the records begin {style.moment(usage.known_since)}"
     if not usage.coverage:
         return [f"No GPU was monitored in this period: nothing is known about it{since}."]
-    return [f"Coverage: the GPUs were monitored in {style.percent(usage.coverage)} of the period{since}."]
+    models = clean(", ".join(map(without_maker, usage.unpriced_models)))
+    prices = [f"Costs do not include models without a price: {models}."] if models and usage.total.cost else []
+    return [*prices, f"Coverage: the GPUs were monitored in {style.percent(usage.coverage)} of the period{since}."]
 
 
 def _row(name: str, use: UseSums, style: Style) -> tuple[str, ...]:

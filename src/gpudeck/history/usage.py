@@ -109,11 +109,13 @@ def fold(
     `since`. Facts outside of the period are ignored. Raises HistoryRefused."""
     period = Period(query.start, query.end, now, query.zone if query.daily else None, since=since)
     rows: dict[RowKey, _Sums] = {}
-    total = _Sums()
+    total, unpriced = _Sums(), set[str]()
     name_row, is_wanted = make_naming(query, settings, groups, hosts)
     for (day, host, user, model), use in sum_by_day(facts, period).items():
         if is_wanted(host, user, model):
             price = price_of(model, settings.prices)
+            if price is None and use.used > 0:
+                unpriced.add(model)
             rows.setdefault(name_row(host, user, model), _Sums()).add(day, use, price)
             total.add(day, use, price)
     if sum(len(sums.days) for sums in rows.values()) > MAX_DAYS_IN_ROWS:
@@ -130,6 +132,7 @@ def fold(
         currency=settings.currency,
         rows=found,
         total=_row(total, period, observed),
+        unpriced_models=sorted(unpriced),
     )
 
 

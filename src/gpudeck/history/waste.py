@@ -203,6 +203,7 @@ def describe_waste(
         coverage=usage.coverage,
         coverage_before=None if before is None else before.coverage,
         known_since=usage.known_since,
+        unpriced_models=usage.unpriced_models,
         allocated_since=usage.allocated_since,
         judged_hours=facts.total.judged / HOUR,
         released_after_seconds=RELEASED_AFTER,

@@ -70,7 +70,7 @@ class Usage(Struct):
 
     A GPU's time begins when it is first seen: `known_since` is when the first of them was, if after the period's start.
     `allocated_since` is when the records of jobs begin, if after it: of the time before, only
-    imported jobs are counted.
+    imported jobs are counted. Costs do not include the `unpriced_models`, which were used and have no price.
     """
 
     by: UsageBy
@@ -83,6 +83,7 @@ class Usage(Struct):
     total: UsageRow
     known_since: float | None = None
     allocated_since: float | None = None
+    unpriced_models: list[str] = field(default_factory=list)
 
 
 class WastedHours(Struct, frozen=True):
@@ -120,7 +121,8 @@ class SmallerModel(Struct, frozen=True):
 
 class Waste(Struct):
     """The largest sum of wasted hours first. The period before is from `before_start` to `start`. `judged_hours` are
-    the GPU-hours of which it is known how much memory they needed. `problem` says what is not known."""
+    the GPU-hours of which it is known how much memory they needed. `problem` says what is not known.
+    Costs do not include the `unpriced_models`."""
 
     by: UsageBy
     start: float
@@ -137,6 +139,7 @@ class Waste(Struct):
     known_since: float | None = None
     allocated_since: float | None = None
     problem: str | None = None
+    unpriced_models: list[str] = field(default_factory=list)
 
 
 Frequency = Literal["off", "week", "month"]

@@ -22,7 +22,7 @@ def render_usage(usage: Usage, zone: tzinfo, *, width: int | None = None, colour
         lines += _days(usage, width, colour)
     elif usage.coverage is not None:
         lines += ["", "Nobody used a GPU." if usage.by in {"user", "group", "host", "model"} else "No job had a GPU."]
-    return _with_notes(lines, [*_notes(usage, show), describe_coverage(usage, show)], width)
+    return _with_notes(lines, [*_notes(usage, show), *describe_prices(usage), describe_coverage(usage, show)], width)
 
 
 def _clock(zone: tzinfo) -> ShowTime:
@@ -55,6 +55,14 @@ def _columns(usage: Usage) -> list[CellColumn[UsageRow]]:
         CellColumn("kWh", 70, "right", 12, cell=lambda row: _number(row.energy_kwh)),
         *([cost] if total.cost is not None else []),
     ]
+
+
+def describe_prices(usage: Usage | Waste) -> list[str]:
+    """Costs are sums of what has a price."""
+    if not usage.unpriced_models:
+        return []
+    models = clean(", ".join(map(without_maker, usage.unpriced_models)))
+    return [f"Costs do not include models without a price in usage.prices: {models}."]
 
 
 def _cost_title(currency: str) -> str:
@@ -122,7 +130,8 @@ def render_waste(waste: Waste, zone: tzinfo, *, width: int | None = None, colour
         lines += ["", *tabulate(_waste_columns(waste), [*waste.rows, waste.total], width, colour, has_total=True)]
     elif waste.coverage is not None:
         lines += ["", "Nobody used a GPU."]
-    return _with_notes(lines, [*_savings(waste), *_missing(waste, show), describe_coverage(waste, show)], width)
+    notes = [*_savings(waste), *_missing(waste, show), *describe_prices(waste), describe_coverage(waste, show)]
+    return _with_notes(lines, notes, width)
 
 
 def _waste_columns(waste: Waste) -> list[CellColumn[WasteRow]]:

@@ -6664,7 +6664,7 @@ export interface components {
          *
          *     A GPU's time begins when it is first seen: `known_since` is when the first of them was, if after the period's start.
          *     `allocated_since` is when the records of jobs begin, if after it: of the time before, only
-         *     imported jobs are counted.
+         *     imported jobs are counted. Costs do not include the `unpriced_models`, which were used and have no price.
          */
         Usage: {
             /** @description When the records of jobs begin, in Unix seconds; null: before the period */
@@ -6691,6 +6691,7 @@ export interface components {
             start: number;
             /** @description The sum of all rows */
             total: components["schemas"]["UsageRow"];
+            unpriced_models: string[];
         };
         /**
          * UsageRow
@@ -6827,6 +6828,7 @@ export interface components {
          * Waste
          * @description The largest sum of wasted hours first. The period before is from `before_start` to `start`. `judged_hours` are
          *     the GPU-hours of which it is known how much memory they needed. `problem` says what is not known.
+         *     Costs do not include the `unpriced_models`.
          */
         Waste: {
             /** @description When the records of jobs begin, in Unix seconds; null: before the period */
@@ -6863,6 +6865,7 @@ export interface components {
             start: number;
             /** @description The sum of all rows */
             total: components["schemas"]["WasteRow"];
+            unpriced_models: string[];
         };
         /**
          * WasteRow

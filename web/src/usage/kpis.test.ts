@@ -4,7 +4,7 @@ import { totals } from '../testing/samples'
 import { fleetKpis, usageKpis, type Kpi } from './kpis'
 
 const row = (changes: Partial<UsageRow> = {}): UsageRow => ({ gpu_hours: 270, measured_hours: 248, active_hours: 115, idle_hours: 62.5, share: 1, peak_memory_bytes: null, energy_kwh: 58.9, unknown: false, ...changes })
-const usage = (total: Partial<UsageRow> = {}, changes: Partial<Usage> = {}): Usage => ({ by: 'model', start: 0, end: 86_400, coverage: 1, monitored_gpu_hours: 376, currency: 'EUR', rows: [row(total)], total: row(total), known_since: null, allocated_since: null, ...changes })
+const usage = (total: Partial<UsageRow> = {}, changes: Partial<Usage> = {}): Usage => ({ by: 'model', start: 0, end: 86_400, coverage: 1, monitored_gpu_hours: 376, currency: 'EUR', rows: [row(total)], total: row(total), known_since: null, allocated_since: null, unpriced_models: [], ...changes })
 const NONE = { total: 0, needs_attention: 0, critical: 0 }
 const loading = { usage: null, reason: 'loading' }
 const known = (total: Partial<UsageRow> = {}, changes: Partial<Usage> = {}) => ({ usage: usage(total, changes), reason: '' })

@@ -3,7 +3,7 @@ import type { Usage, UsageRow } from '../api/types'
 import { allocatedText, amount, coverageText, dayBars, isPriced, isUngrouped, percentage, readBy, readUsageOrder, sortUsage, turnUsageOrder, usageText, utilizationText } from './usage'
 
 const row = (changes: Partial<UsageRow> = {}): UsageRow => ({ gpu_hours: 10, measured_hours: 10, active_hours: 5, idle_hours: 1, share: 0.1, peak_memory_bytes: 2 ** 34, energy_kwh: 2, unknown: false, user: 'ann', ...changes })
-const usage = (changes: Partial<Usage> = {}): Usage => ({ by: 'user', start: 0, end: 1, coverage: 1, monitored_gpu_hours: 1234.5, currency: '', rows: [], total: row(), known_since: null, allocated_since: null, ...changes })
+const usage = (changes: Partial<Usage> = {}): Usage => ({ by: 'user', start: 0, end: 1, coverage: 1, monitored_gpu_hours: 1234.5, currency: '', rows: [], total: row(), known_since: null, allocated_since: null, unpriced_models: [], ...changes })
 
 describe('a row', () => {
   it('is told in words and parts of a bar', () => {
