@@ -75,6 +75,8 @@ def command(
 
     Critical alerts and bad health drain, also if the alert is acknowledged or muted.
     """
+    if host is not None and not host.strip():
+        raise UsageError("--host is empty.", "Leave it out for this machine.")
     if isnan(timeout):
         raise UsageError("--timeout must be a number of seconds.")
     name, is_answered = host or socket.gethostname(), True

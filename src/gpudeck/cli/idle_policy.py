@@ -7,7 +7,7 @@ import click
 
 from gpudeck.cli.hub_access import ask, fetch, machine_zone
 from gpudeck.cli.maintenance import read_place
-from gpudeck.cli.options import complete_hosts, hub_option, period_options
+from gpudeck.cli.options import complete_hosts, hub_option, period_options, refuse_options
 from gpudeck.cli.period import local_zone, read_period
 from gpudeck.cli.terminal import check_output, terminal_width, wants_colour
 from gpudeck.client.answers import read_answer
@@ -44,6 +44,7 @@ def policy_command(*, dry_run: bool, since: str, until: str | None, as_json: boo
     check_output()
     now, zone = time.time(), machine_zone()
     if not dry_run:
+        refuse_options("--dry-run", "since", "until")
         state, body = fetch(hub, IdlePolicyState, "/api/v1/idle-policy")
         click.echo(body if as_json else _show_state(state, now, zone))
         return
@@ -69,7 +70,10 @@ def keep_command(
     Admins can keep any GPU. How long and how many is bounded by the hub's settings.
     """
     now, zone = time.time(), machine_zone()
+    if end and (span is not None or reason is not None):
+        raise UsageError("--end excludes --for and --reason.")
     if place is None:
+        refuse_options("HOST:GPU", "span", "reason", "end")
         listed, body = fetch(hub, KeepList, "/api/v1/keeps")
         lines = [_describe_keep(one, now, zone) for one in listed.keeps] or ["Nothing is kept."]
         click.echo(body if as_json else "\n".join(lines))

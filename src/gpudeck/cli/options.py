@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from gpudeck import hub_lookup
 from gpudeck.hub_lookup import HubChoice, check_address
@@ -169,9 +170,17 @@ def severities_from(lowest: str | None) -> str | None:
     return lowest and ",".join(SEVERITIES[SEVERITIES.index(lowest) :])
 
 
+def refuse_options(needed: str, *names: str) -> None:
+    """Raises UsageError if one of these options was given, as they have no effect without `needed`."""
+    context = click.get_current_context()
+    for option in context.command.params:
+        if option.name in names and context.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE:
+            raise UsageError(f"{option.opts[0]} needs {needed}.")
+
+
 def check_place(*, local: bool) -> None:
     """Raises UsageError where both --hub and --local are given."""
     context = click.get_current_context(silent=True)
     source = None if context is None else context.get_parameter_source("hub")
-    if local and source is click.core.ParameterSource.COMMANDLINE:
+    if local and source is ParameterSource.COMMANDLINE:
         raise UsageError("--hub and --local exclude each other.")

@@ -164,7 +164,9 @@ class DigestService(Service):
     def _explain(self, one: Recipient, message: Message | None) -> str | None:
         """Why nothing is sent; None if it is."""
         if one.channel is None and self._every_of(one.account) == "off":
-            return "digests are off: see digests.every in gpudeck.yaml."
+            return (
+                f"digests are off for {one.account}: see users.{one.account}.digest and digests.every in gpudeck.yaml."
+            )
         if one.channel is None and self._messages.is_muted(one.account, TOPIC):
             return f"{one.account} does not want digests."
         if message is None:

@@ -343,7 +343,8 @@ def judge_host(host: "Host", alerts: "Iterable[Alert]", wanted: Sequence[str], n
 def _find(name: str, judged: Sequence[GpuHealth]) -> Sequence[GpuHealth]:
     """The number of a board stands for all of its MIG instances."""
     found = [gpu for gpu in judged if name in {gpu.uuid, gpu.label, gpu.label.partition(".")[0]}]
-    return found or [GpuHealth(name, None, "unknown", ["the host has no such GPU"])]
+    labels = ", ".join(gpu.label for gpu in judged) or "none"
+    return found or [GpuHealth(name, None, "unknown", [f"the host has no such GPU (it has {labels})"])]
 
 
 def _judge_gpu(gpu: "Gpu", host: "Host", critical: "Sequence[Alert]", *, is_silent: bool) -> GpuHealth:
@@ -351,7 +352,9 @@ def _judge_gpu(gpu: "Gpu", host: "Host", critical: "Sequence[Alert]", *, is_sile
     drains = [*_explain_maintenance(own), *_titles(critical, gpu.uuid)]
     known = [gpu.health_reason] if gpu.health_reason and not is_silent else []
     if drains or gpu.health == "critical":
-        return GpuHealth(gpu.label, gpu.uuid, "drain", [*drains, *(known if gpu.health == "critical" else ())])
+        # The title of an alert contains the health's reason.
+        is_new = gpu.health == "critical" and not any(reason in title for reason in known for title in drains)
+        return GpuHealth(gpu.label, gpu.uuid, "drain", [*drains, *(known if is_new else ())])
     return GpuHealth(gpu.label, gpu.uuid, "unknown" if is_silent or gpu.health == "unknown" else "ok", known)
 
 

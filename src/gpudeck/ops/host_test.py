@@ -42,7 +42,7 @@ def find_target(
         source = _source_at(hub, name)
         if source == "simulated":
             raise UsageError(f"{name} is a simulated host.", "Test a real one: `gpudeck hosts test NAME`.")
-        way = via or ("push" if source == "push" else "ssh")
+        way = via or (source if source in SOURCES else "ssh")
         return Target(name=name, via=way, port=port, user=user, origin="this command", is_operators=True)
     if via is not None and via != known.via:
         raise UsageError(f"{name} is configured via {known.via}.", "Leave --via out.")
