@@ -19,12 +19,12 @@ import uvloop
 from bench.history_page import BEST_OF, SETTINGS, Question, ask, generate
 from bench.history_size import GPUS
 from bench.tables import Row, print_table
-from gpudeck.api.past import encode_past
+from gpudeck.api.past_fleet import encode_past
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import EVERYTHING
 from gpudeck.history.base import MomentQuery, Store
 from gpudeck.history.embedded.store import EmbeddedStore
-from gpudeck.history.moment import PastContext
+from gpudeck.history.past_fleet import PastContext
 from gpudeck.history.sample import ALL_NAMES
 from gpudeck.model.cpu_budget import THREAD_SECONDS
 

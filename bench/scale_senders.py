@@ -19,7 +19,7 @@ from bench.reports import GIB, HOST_METRICS, make_reading
 from gpudeck.agent.outbox import EncodedReport
 from gpudeck.agent.push import FIRST_PAUSE, JITTER, MAX_PAUSE
 from gpudeck.agent.run import Reporter
-from gpudeck.model.clock import Backoff
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.report import GpuReading, Report
 
 BUSY = 2 / 3

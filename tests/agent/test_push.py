@@ -12,7 +12,7 @@ from fakes.moody_hub import MoodyHub
 from fakes.waiting import wait_until
 from gpudeck.agent.outbox import EncodedReport, Outbox, ReportTime
 from gpudeck.agent.push import FIRST_PAUSE, JITTER, MAX_PAUSE, Sender, read_token
-from gpudeck.model.clock import Backoff
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 
 

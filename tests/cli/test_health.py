@@ -43,7 +43,11 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubProcess]:
         (("--host", "gpu02", "--gpu", "0"), 0, "ok\n"),
         (("--host", "gpu02", "--gpu", "GPU-b1"), 1, "drain\nGPU 1: XID 79: it fell off the bus\n"),
         (("--host", "gpu01", "--gpu", "7"), 4, "unknown\nGPU 7: the host has no such GPU (it has 0, 1)\n"),
-        (("--host", "gpu01", "--gpu", "7", "--fail-open"), 0, "unknown\nGPU 7: the host has no such GPU (it has 0, 1)\n"),
+        (
+            ("--host", "gpu01", "--gpu", "7", "--fail-open"),
+            0,
+            "unknown\nGPU 7: the host has no such GPU (it has 0, 1)\n",
+        ),
         (("--host", "nosuch"), 4, "unknown\nnosuch: the hub does not know this host\n"),
         (("--host", "gpu03"), 4, "unknown\ngpu03: the driver\ufffd[2J does not answer\n"),
     ],

@@ -12,7 +12,7 @@ from gpudeck.demo.past import DAY, HOUR, Slice, sample_span
 from gpudeck.fleet.state import FleetState
 from gpudeck.history.base import MomentQuery
 from gpudeck.history.embedded.store import EmbeddedStore
-from gpudeck.history.moment import PastFleetBuilder
+from gpudeck.history.past_fleet import PastFleetBuilder
 from gpudeck.history.settings import HistorySettings
 from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS
 from gpudeck.model.gpu_state import FleetSettings

@@ -12,7 +12,7 @@ from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Sequence
 
 from gpudeck.child_process import end, python_module, start
-from gpudeck.model.clock import Backoff
+from gpudeck.model.backoff import Backoff
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from gpudeck.agent.outbox import EncodedReport, Outbox
 from gpudeck.http_client import PROXY_WANTS_LOGIN, TIMEOUT, explain, open_pool
 from gpudeck.model import clock
 from gpudeck.model.address import mask_password, split_hubs
-from gpudeck.model.clock import Backoff
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.text import read_whole
 from gpudeck.wire import SHORT_VERSION

@@ -20,7 +20,7 @@ from gpudeck.api.access import TheVisibility, access
 from gpudeck.api.answers import HubRequest, TheHub, answer_in_parts, answer_json, answer_json_parts
 from gpudeck.api.history import TheHistory, keep_past
 from gpudeck.api.parameters import TIME, TIME_SCHEMA, HostName, Limit, Offset, OnlyName, page_of, read_amount, read_time
-from gpudeck.api.past import encode_past, read_context, read_metrics
+from gpudeck.api.past_fleet import encode_past, read_context, read_metrics
 from gpudeck.api.services import TheServices
 from gpudeck.fleet.columns import (
     AVAILABILITY_CODES,

@@ -24,7 +24,7 @@ from gpudeck.api.access import access, caller_of
 from gpudeck.api.answers import HubRequest, RequestRefused, TheHub, as_refusal, send_refusal
 from gpudeck.api.history import HistoryQueries, TheHistory
 from gpudeck.api.login import Me, describe_visitor
-from gpudeck.api.past import read_context, view_past
+from gpudeck.api.past_fleet import read_context, view_past
 from gpudeck.api.services import ApiServices, TheServices
 from gpudeck.fleet.columns import BUSY, FREE, IDLE, RESERVED
 from gpudeck.fleet.host import HostState

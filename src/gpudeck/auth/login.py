@@ -21,7 +21,7 @@ from gpudeck.auth.caller import Caller
 from gpudeck.auth.sessions import Sessions
 from gpudeck.auth.settings import read_name
 from gpudeck.model import clock
-from gpudeck.model.clock import pause_after
+from gpudeck.model.backoff import pause_after
 from gpudeck.model.errors import Refused, RequestRefused, Temporary
 from gpudeck.server.addresses import count_as
 from gpudeck.server.rate_limits import FairQueue, RateLimiter

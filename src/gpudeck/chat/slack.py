@@ -36,7 +36,7 @@ from gpudeck.chat.bot import Bot, BotServices, Question
 from gpudeck.chat.settings import SlackSettings, is_token, where_to_find
 from gpudeck.history.base import HistoryRefused
 from gpudeck.history.time_range import load_zone
-from gpudeck.model.clock import Backoff
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import PluginError, Refused, Temporary
 from gpudeck.model.settings import is_loopback

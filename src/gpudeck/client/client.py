@@ -23,7 +23,7 @@ from gpudeck.client.live_fleet import Delta, FleetRows, LiveFleet, read_event
 from gpudeck.client.queue import HubQueueClient, are_here, await_turn, find_this_host, using
 from gpudeck.http_client import TROUBLE
 from gpudeck.model.alert import Alert, AlertList
-from gpudeck.model.clock import Backoff
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
 from gpudeck.model.event import Event, EventList, Severity
 from gpudeck.model.gpu_request import GpuRequest, GrantedGpu, QueueList, QueuePosition, read_memory

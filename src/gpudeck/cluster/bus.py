@@ -24,7 +24,8 @@ from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy, StorageType, S
 from nats.js.errors import BadRequestError, ServiceUnavailableError
 
 from gpudeck.cluster.settings import ClusterSettings
-from gpudeck.model.clock import Backoff, Clock
+from gpudeck.model.backoff import Backoff
+from gpudeck.model.clock import Clock
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import Temporary
 

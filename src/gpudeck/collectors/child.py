@@ -16,7 +16,7 @@ import msgspec
 from gpudeck.child_process import MAX_BYTES, Spawned, fork, kill, python_module, spawn
 from gpudeck.collectors.base import CollectorSettings
 from gpudeck.collectors.serve import KINDS, LENGTH, CollectRequest, CollectResponse, frame, serve_and_end
-from gpudeck.model.clock import Backoff
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.errors import Absent, PluginError, Temporary, Wrong
 from gpudeck.model.report import Report
 

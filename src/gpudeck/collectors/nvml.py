@@ -23,8 +23,8 @@ from gpudeck.collectors.owners import GpuDraft, Owners, ProcessOwner
 from gpudeck.collectors.proc import list_names, read_if_there, read_word
 from gpudeck.collectors.redaction import clean
 from gpudeck.collectors.xids import XidWatch
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.catalog import GPU_METRICS
-from gpudeck.model.clock import Backoff
 from gpudeck.model.errors import Absent, PluginError, Refused, Temporary
 from gpudeck.model.report import GpuReading, Report
 

@@ -11,7 +11,7 @@ from gpudeck.discovery.host_names import is_host_name, quote
 from gpudeck.discovery.inputs import MAX_HOSTS, HostFindings, Provider
 from gpudeck.discovery.managed import ORIGIN
 from gpudeck.fleet.hub import Hub
-from gpudeck.model.clock import Backoff
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.cpu_budget import advance, cancel_tasks, run_in_steps
 from gpudeck.model.errors import PluginError, ReportRefused, Temporary, Wrong
 from gpudeck.model.gpu_state import RETURN_SECONDS

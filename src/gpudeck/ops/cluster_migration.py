@@ -38,7 +38,7 @@ from gpudeck.history.sample import ALL_NAMES
 from gpudeck.history.settings import FILE as HISTORY
 from gpudeck.history.settings import HistorySettings
 from gpudeck.history.time_range import Grid
-from gpudeck.model.clock import Backoff
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.errors import GpudeckError, Temporary, UsageError
 from gpudeck.model.times import show_utc
 from gpudeck.ops.data_folder import lock_exclusively

@@ -15,7 +15,7 @@ from msgspec import Struct
 from gpudeck.agent.push import read_token
 from gpudeck.fetch import AddressGuard, Fetcher, HttpResponse, TokenRefused, content_kind, log_beginning, trust_from
 from gpudeck.model import clock
-from gpudeck.model.clock import Backoff
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.cpu_budget import Steps, finish
 from gpudeck.model.errors import GpudeckError, Refused, ReportRefused, Temporary, UsageError
 from gpudeck.model.target import Target

@@ -164,7 +164,7 @@ def _program(arguments: list[str]) -> str:
     return arguments[0].rpartition("/")[2] if arguments else ""
 
 
-class GpuReader:
+class ScrapedGpuReader:
     """Converts the pages of one host to readings, in order: it remembers which GPUs were there before. `commands` is
     how much of a command line is shown."""
 
@@ -332,7 +332,7 @@ class ScrapeSource:
         self._settings = settings
         self._fetcher = fetcher
         self._url = target.url(settings.port, settings.path)
-        self._gpus = GpuReader(settings.commands)
+        self._gpus = ScrapedGpuReader(settings.commands)
         self._envelopes = EnvelopeSequence(target, settings.interval, _BOOT)
 
     async def read(self, now: float) -> FetchedReport:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gpudeck.client import Client
 from gpudeck.client.live_fleet import Delta
-from gpudeck.model.clock import Backoff
+from gpudeck.model.backoff import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable
 from gpudeck.model.view import Fleet
 

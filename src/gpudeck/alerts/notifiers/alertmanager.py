@@ -26,7 +26,8 @@ from gpudeck.fetch import Fetcher, trust_from
 from gpudeck.fleet.observers import Service
 from gpudeck.fleet.state import FleetState
 from gpudeck.model.address import show_url
-from gpudeck.model.clock import Clock, pause_after
+from gpudeck.model.backoff import pause_after
+from gpudeck.model.clock import Clock
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import GpudeckError
 from gpudeck.model.event import SEVERITIES, make_event

@@ -21,7 +21,8 @@ from gpudeck.alerts.notifiers.sender_process import Unreached
 from gpudeck.alerts.notifiers.store import OutboxStore, QueuedMessage
 from gpudeck.database.background import BackgroundWriter, trim_regularly
 from gpudeck.model import clock
-from gpudeck.model.clock import RetentionClock, pause_after
+from gpudeck.model.backoff import pause_after
+from gpudeck.model.clock import RetentionClock
 from gpudeck.model.cpu_budget import cancel_tasks
 from gpudeck.model.errors import GpudeckError, Temporary
 

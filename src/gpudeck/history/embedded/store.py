@@ -39,7 +39,7 @@ from gpudeck.history.embedded.tables import open_to_read
 from gpudeck.history.embedded.view import DamageLog, HistoryView
 from gpudeck.history.embedded.writer import EmbeddedWriter
 from gpudeck.history.hour import SECONDS
-from gpudeck.history.moment import find_hosts
+from gpudeck.history.past_fleet import find_hosts
 from gpudeck.history.run_columns import EarlierRun, RunStart, read_columns
 from gpudeck.history.settings import HistorySettings, UsageSettings
 from gpudeck.history.usage import usage

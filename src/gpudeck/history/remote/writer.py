@@ -25,7 +25,8 @@ from gpudeck.history.recorder import Sample, as_host_samples, count_samples
 from gpudeck.history.remote.client import PromClient, describe, quote
 from gpudeck.history.remote.encoder import CLOCK_WAS_WRONG, EncodedSeries, UsageCounters, encode_sample
 from gpudeck.history.sample import HostSample
-from gpudeck.model.clock import Backoff, Clock
+from gpudeck.model.backoff import Backoff
+from gpudeck.model.clock import Clock
 from gpudeck.model.errors import Temporary
 
 FILE: Final = "queue.db"

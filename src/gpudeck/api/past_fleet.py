@@ -17,7 +17,7 @@ from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.visibility import Visibility
 from gpudeck.history.base import MomentQuery, Store
 from gpudeck.history.metrics import check_names
-from gpudeck.history.moment import PastContext, PastFleetBuilder
+from gpudeck.history.past_fleet import PastContext, PastFleetBuilder
 from gpudeck.history.settings import DAY
 from gpudeck.model.cpu_budget import checkpointed
 from gpudeck.model.errors import Temporary

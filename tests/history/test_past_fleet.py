@@ -13,7 +13,7 @@ from fakes.clock import FakeClock
 from fakes.waiting import wait_until
 from gpudeck.history.base import HistoryRefused, MomentQuery, PastHost
 from gpudeck.history.embedded.store import EmbeddedStore
-from gpudeck.history.moment import PastFleetBuilder
+from gpudeck.history.past_fleet import PastFleetBuilder
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, NOTHING, STATES, GpuSample, HostSample
 from gpudeck.history.settings import DAY, HistorySettings
 from gpudeck.model.clock import RetentionClock
