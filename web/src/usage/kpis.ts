@@ -67,7 +67,7 @@ function utilizationKpi(label: string, { usage, reason }: UsageSoFar): Kpi {
 
 function costKpi({ usage, reason }: UsageSoFar): Kpi {
   const cost = usage?.total.cost ?? null
-  return { label: 'Cost', text: shortCost(cost, usage?.currency ?? ''), note: usage === null ? reason : cost === null ? 'no price is configured' : 'of these GPU-hours' }
+  return { label: 'Cost', text: shortCost(cost, usage?.currency ?? ''), note: usage === null ? reason : cost === null ? 'no price is configured' : usage.unpriced_models.length > 0 ? 'of models with a price' : 'of these GPU-hours' }
 }
 
 /** A figure of a few digits: a tile is narrow on a phone. */

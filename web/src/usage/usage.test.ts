@@ -1,6 +1,6 @@
 import { describe, expect, it, test } from 'vitest'
 import type { Usage, UsageRow } from '../api/types'
-import { allocatedText, amount, coverageText, dayBars, isPriced, isUngrouped, percentage, readBy, readUsageOrder, sortUsage, turnUsageOrder, usageText, utilizationText } from './usage'
+import { allocatedText, amount, coverageText, dayBars, isPriced, isUngrouped, percentage, priceNote, readBy, readUsageOrder, sortUsage, turnUsageOrder, usageText, utilizationText } from './usage'
 
 const row = (changes: Partial<UsageRow> = {}): UsageRow => ({ gpu_hours: 10, measured_hours: 10, active_hours: 5, idle_hours: 1, share: 0.1, peak_memory_bytes: 2 ** 34, energy_kwh: 2, unknown: false, user: 'ann', ...changes })
 const usage = (changes: Partial<Usage> = {}): Usage => ({ by: 'user', start: 0, end: 1, coverage: 1, monitored_gpu_hours: 1234.5, currency: '', rows: [], total: row(), known_since: null, allocated_since: null, unpriced_models: [], ...changes })
@@ -29,6 +29,12 @@ describe('a row', () => {
   it('has a price where there is one', () => {
     expect(usageText(row({ cost: 1234.5 }), 'user', 1, 'EUR').cost).toBe('1,234.50 EUR')
     expect([isPriced(usage({ rows: [row(), row({ cost: 0 })] })), isPriced(usage({ rows: [row()] }))]).toEqual([true, false])
+  })
+
+  it('names the models that a cost leaves out', () => {
+    expect(priceNote([], false, true)).toBe('')
+    expect(priceNote(['NVIDIA H200', 'NVIDIA L40S'], true, false)).toBe('Costs do not include models without a price: NVIDIA H200, NVIDIA L40S.')
+    expect([priceNote(['NVIDIA H200'], false, true).includes('usage.prices'), priceNote(['NVIDIA H200'], false, false)]).toEqual([true, ''])
   })
   it('keeps a hostile name in its line', () => expect(usageText(row({ user: 'a\u202eb\n' }), 'user', 1, '').title.text).toBe('a\ufffdb\ufffd'))
 })

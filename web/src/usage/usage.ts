@@ -159,6 +159,13 @@ export function isPriced(usage: Usage): boolean {
   return usage.rows.some((row) => row.cost != null)
 }
 
+/** Which models the costs leave out. Without any cost it is a hint for those who can set prices, and else empty. */
+export function priceNote(unpriced: readonly string[], hasCosts: boolean, mayAdminister: boolean): string {
+  if (unpriced.length === 0) return ''
+  if (hasCosts) return `Costs do not include models without a price: ${unpriced.map(plain).join(', ')}.`
+  return mayAdminister ? 'There are no costs: no model used here has a price. Set prices in usage.prices of the configuration.' : ''
+}
+
 /** How much of the period was monitored. `began` is the first moment with data. */
 export function coverageText(usage: Usage, began: number | null = null): string {
   if (usage.coverage === null) return `No GPU was monitored in this period${usage.known_since ? `; records begin ${dayLabel(dayOf(usage.known_since))}` : ''}.`
