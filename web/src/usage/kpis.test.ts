@@ -69,6 +69,7 @@ describe('the fleet', () => {
 describe('a period', () => {
   it('has its price where there is one', () => {
     expect(named(fleetKpis(totals(), 0, NONE, known({ cost: 123.4 })), 'GPU-hours, 24 h')?.note).toBe('123 EUR · of 376 monitored')
+    expect(named(fleetKpis(totals(), 0, NONE, known({ cost: 123.4 }, { unpriced_models: ['NVIDIA L40S'] })), 'GPU-hours, 24 h')?.note).toBe('≥ 123 EUR · of 376 monitored')
     expect(named(usageKpis(known({ cost: 123.4 }), true), 'Cost')?.text).toBe('123 EUR')
     expect(named(usageKpis(known({ cost: 123.4 }, { unpriced_models: ['NVIDIA L40S'] }), true), 'Cost')?.note).toBe('of models with a price')
     expect(named(usageKpis(known(), false), 'Cost')).toBeUndefined()

@@ -49,7 +49,7 @@ const NOTHING_YET = 'nothing recorded yet'
 
 function hoursKpi(label: string, { usage, reason }: UsageSoFar): Kpi {
   if (usage === null || usage.coverage === null) return { label, text: DASH, note: usage === null ? reason : NOTHING_YET }
-  const price = usage.total.cost == null ? '' : `${shortCost(usage.total.cost, usage.currency)} · `
+  const price = usage.total.cost == null ? '' : `${usage.unpriced_models.length > 0 ? '≥ ' : ''}${shortCost(usage.total.cost, usage.currency)} · `
   return { label, text: amount(usage.total.gpu_hours), note: `${price}of ${amount(usage.monitored_gpu_hours)} monitored${coverageText(usage.coverage)}` }
 }
 

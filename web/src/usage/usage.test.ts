@@ -33,7 +33,7 @@ describe('a row', () => {
 
   it('names the models that a cost leaves out', () => {
     expect(priceNote([], false, true)).toBe('')
-    expect(priceNote(['NVIDIA H200', 'NVIDIA L40S'], true, false)).toBe('Costs do not include models without a price: NVIDIA H200, NVIDIA L40S.')
+    expect(priceNote(['NVIDIA H200', 'NVIDIA L40S'], true, false)).toBe('Costs do not include models without a price: H200, L40S.')
     expect([priceNote(['NVIDIA H200'], false, true).includes('usage.prices'), priceNote(['NVIDIA H200'], false, false)]).toEqual([true, ''])
   })
   it('keeps a hostile name in its line', () => expect(usageText(row({ user: 'a\u202eb\n' }), 'user', 1, '').title.text).toBe('a\ufffdb\ufffd'))

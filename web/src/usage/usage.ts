@@ -162,7 +162,7 @@ export function isPriced(usage: Usage): boolean {
 /** Which models the costs leave out. Without any cost it is a hint for those who can set prices, and else empty. */
 export function priceNote(unpriced: readonly string[], hasCosts: boolean, mayAdminister: boolean): string {
   if (unpriced.length === 0) return ''
-  if (hasCosts) return `Costs do not include models without a price: ${unpriced.map(plain).join(', ')}.`
+  if (hasCosts) return `Costs do not include models without a price: ${unpriced.map((model) => plain(model.replace(/^NVIDIA /, ''))).join(', ')}.`
   return mayAdminister ? 'There are no costs: no model used here has a price. Set prices in usage.prices of the configuration.' : ''
 }
 
