@@ -2,20 +2,28 @@
 
 import asyncio
 from collections.abc import Iterator
+from datetime import UTC
 from email import message_from_string, policy
 from email.message import EmailMessage
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from alerts.notifiers.sinks import MailServer, running_mail_server, running_webhook
 from digests.site import MONDAY, MUTED, Site, make_history
+from fakes.store import RUN
 from gpudeck.alerts.notifiers.settings import ChannelSettings
 from gpudeck.api.access import Policy
 from gpudeck.auth.settings import UserSettings
+from gpudeck.digests.content import Style, describe_own
+from gpudeck.digests.figures import PeriodFigures, UserRuns, describe_use
+from gpudeck.digests.periods import find_period
 from gpudeck.digests.settings import DigestSettings
+from gpudeck.fleet.state import SIMULATED_PAST
 from gpudeck.history.embedded.store import EmbeddedStore
+from gpudeck.model.job import RunVerdict
 
 WEEKLY = DigestSettings(every="week")
 HOSTILE = "<img/src=x>&zoë@everyone"
@@ -222,7 +230,24 @@ def test_leads_see_their_people_and_names_from_outside_are_text(
         assert "bob" not in text
         assert "Your GPUs" not in text
     assert document.tags <= {
-        *("html", "head", "meta", "title", "body", "table", "tr", "td", "th", "h1", "h2", "p", "span", "br", "a")
+        *(
+            "html",
+            "head",
+            "meta",
+            "title",
+            "body",
+            "table",
+            "tr",
+            "td",
+            "th",
+            "h1",
+            "h2",
+            "p",
+            "span",
+            "br",
+            "a",
+            "code",
+        )
     }
     assert not document.attributes & {"src", "class", "onclick", "background"}
 
@@ -277,6 +302,38 @@ def test_a_period_in_which_nothing_was_monitored_has_no_figures(tmp_path: Path, 
     assert "No GPU was monitored in this period: nothing is known about it." in text
     assert "GPU-hours" not in text
     assert reason == "no use of a GPU was recorded in this period."
+
+
+def test_a_past_that_is_not_complete_yet_is_told(tmp_path: Path, history: EmbeddedStore) -> None:
+    async def play() -> str:
+        site = Site(tmp_path, history, WEEKLY, USERS)
+        site.hub.fleet.set_problems(SIMULATED_PAST, ["Not complete yet."])
+        await site.auth.accounts.add("carol", "admin", "a long password")
+        return (await site.service.preview("carol")).text
+
+    assert "Not complete yet." in asyncio.run(play())
+
+
+def test_an_unknown_verdict_has_its_reason(tmp_path: Path, history: EmbeddedStore) -> None:
+    async def read_period() -> PeriodFigures:
+        site = Site(tmp_path, history, WEEKLY, USERS)
+        return await site.reader.read_period(find_period("week", WEEKLY, UTC, MONDAY))
+
+    run = replace(RUN, verdict=RunVerdict("unknown", "No verdict: 4m is too short.", "4m is too short"))
+    figures, use = asyncio.run(read_period()), describe_use([], [], None)
+    told = describe_own(figures, use, UserRuns(best=run, count=1), Style("en", UTC, "EUR"), shows_commands=True)
+    (best,) = (one for one in told.figures if one.label == "Best run")
+    assert best.value.endswith("verdict unknown")
+    assert "(no verdict: 4m is too short): python train.py" in best.note
+
+
+def test_commands_in_html_are_set_as_code(tmp_path: Path, history: EmbeddedStore) -> None:
+    async def play() -> str:
+        return (await Site(tmp_path, history, WEEKLY, USERS).service.preview("alice")).html
+
+    document = asyncio.run(play())
+    assert "<code>gpudeck digest --off</code>" in document
+    assert "`" not in document
 
 
 def test_command_lines_are_shown_to_those_who_may_see_them(tmp_path: Path, history: EmbeddedStore) -> None:

@@ -12,7 +12,7 @@ from gpudeck.api.history import HistoryQueries, TheHistory, answer_past
 from gpudeck.api.login import TheJobs
 from gpudeck.api.parameters import HostName, JobLabel, OnlyName, Zone, ZonedTime, read_span
 from gpudeck.api.services import TheServices
-from gpudeck.fleet.state import FleetState
+from gpudeck.fleet.state import SIMULATED_PAST, FleetState
 from gpudeck.history.base import ModelSize, Store, UsageQuery
 from gpudeck.history.time_range import load_zone
 from gpudeck.history.waste import before_of, describe_waste, is_comparable
@@ -43,7 +43,7 @@ async def read_waste(
     now, where = history.now(), load_zone(zone)
     query = UsageQuery(by, *read_span(start, end, now, where), user, host, model, group, zone=zone, label=label)
     *_, found = await ask_waste(history, jobs, services.hub.fleet, query, before_of(query.start, query.end))
-    return await answer_past(request, found, is_over=query.end <= now)
+    return await answer_past(request, found, is_over=query.end <= now and found.problem is None)
 
 
 async def ask_waste(
@@ -55,13 +55,15 @@ async def ask_waste(
     sums = await jobs.read_sums(query, now)
     is_before = sums is not None and before.start >= sums.since
     earlier = await jobs.read_sums(before, now) if is_before else None
-    sizes = find_sizes(fleet)
+    sizes, incomplete = find_sizes(fleet), fleet.problems_of(SIMULATED_PAST)
 
     def describe(store: Store) -> tuple[Usage, Usage | None, Waste]:
         then = None if query.by in JOB_NAMES and earlier is None else jobs.add_allocated(store, before, earlier, now)
         usage = jobs.add_allocated(store, query, sums, now)
         saved_before = store.waste(before, sizes) if is_comparable(then) else None
-        return usage, then, describe_waste(usage, then, store.waste(query, sizes), saved_before)
+        found = describe_waste(usage, then, store.waste(query, sizes), saved_before)
+        found.problem = " ".join([*incomplete, *filter(None, [found.problem])]) or None
+        return usage, then, found
 
     return await history.ask(describe)
 

@@ -19,6 +19,7 @@ from gpudeck.demo.backfill import SEED, Backfill
 from gpudeck.events.service import EventLog
 from gpudeck.fleet.hub import Hub
 from gpudeck.fleet.observers import Service
+from gpudeck.fleet.state import SIMULATED_PAST
 from gpudeck.history.settings import UsageSettings
 from gpudeck.maintenance.service import MaintenanceRequest, MaintenanceWindows
 from gpudeck.model import clock
@@ -104,7 +105,7 @@ class Demo:
         maintenance: MaintenanceWindows,
         has_history: bool,
     ) -> list[Service]:
-        self._past.report_to(partial(hub.fleet.set_problems, "simulated past"), events.keep)
+        self._past.report_to(partial(hub.fleet.set_problems, SIMULATED_PAST), events.keep)
         story = DemoScenario(self._hosts, self._days, database, calendar, queue, maintenance=maintenance)
         return [self._past, story] if has_history else [story]
 

@@ -158,6 +158,8 @@ def _describe_run(label: str, run: Run, style: Style, *, shows_commands: bool) -
     value = f"{UNKNOWN if level is None else style.percent(level / 100)} utilization, {rating}"
     place = f"{clean(run.host_name)}:{','.join(map(clean, run.labels))}"
     note = f"{place}, {style.moment(begin)}, {span}"
+    if run.verdict is not None and run.verdict.reason is not None:
+        note += f" (no verdict: {clean(run.verdict.reason)})"
     if run.command and shows_commands:
         note += f": {_shorten(clean(run.command))}"
     return Figure(label, value, note)

@@ -4,6 +4,7 @@ The HTML has tables, inline styles and no pictures, as many clients ignore style
 from users, so all text is escaped here.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Final
@@ -19,14 +20,14 @@ _LINE: Final = "border-top:1px solid #d1d9e0"
 _TABLE: Final = 'role="presentation" width="100%" cellpadding="0" cellspacing="0" border="0"'
 _SHORT: Final = 16
 """Shorter figures are not broken into lines."""
-_FIRST: Final = ' width="34%"'
+_CODE: Final = re.compile("`([^`]+)`")
 _MAX_LINES: Final = 29
 
 
 def render_html(digest: Digest) -> str:
     """A whole document."""
     body = "".join(_section_html(one) for one in digest.sections)
-    footer = "".join(f'<p style="margin:0 0 6px;{_SMALL}">{_html(line)}</p>' for line in digest.footer)
+    footer = "".join(f'<p style="margin:0 0 6px;{_SMALL}">{_prose(line)}</p>' for line in digest.footer)
     url = _url(digest)
     link = f'<p style="margin:0 0 6px;{_SMALL}"><a href="{_html(url)}" style="color:#0969da">Open the page</a></p>'
     return (
@@ -48,13 +49,13 @@ def render_html(digest: Digest) -> str:
 def _section_html(section: DigestSection) -> str:
     figures = "".join(
         f'<tr><td valign="top" style="padding:5px 12px 5px 0;{_LINE};{_TEXT}">{_html(one.label)}'
-        + (f'<br><span style="{_SMALL};word-break:break-word">{_html(one.note)}</span>' if one.note else "")
+        + (f'<br><span style="{_SMALL};word-break:break-word">{_prose(one.note)}</span>' if one.note else "")
         + f'</td><td valign="top" align="right" style="padding:5px 0;{_LINE};{_TEXT};font-weight:600">'
         f"{_html(one.value) if len(one.value) > _SHORT else _html(one.value).replace(' ', '&nbsp;')}</td></tr>"
         for one in section.figures
     )
     table = _table_html(section) if section.rows else ""
-    texts = "".join(f'<p style="margin:8px 0 0;{_TEXT};font-size:14px">{_html(text)}</p>' for text in section.texts)
+    texts = "".join(f'<p style="margin:8px 0 0;{_TEXT};font-size:14px">{_prose(text)}</p>' for text in section.texts)
     return (
         f'<tr><td style="padding:14px 20px 8px"><h2 style="margin:0 0 6px;{_FONT};font-size:16px;line-height:22px;'
         f'color:#1f2328">{_html(section.title)}</h2>'
@@ -64,11 +65,14 @@ def _section_html(section: DigestSection) -> str:
 
 
 def _table_html(section: DigestSection) -> str:
+    # With several columns of numbers the names need less room, and long ones are broken.
+    first = ' width="34%"' if len(section.head) > 2 else ' width="80%"'
+
     def cells(tag: str, row: tuple[str, ...], style: str) -> str:
         return "".join(
             f'<{tag} valign="top" align="{"right" if at else "left"}" style="padding:4px 0 4px {8 if at else 0}px;'
             f'{style};{"white-space:nowrap" if at and tag == "td" else "word-break:break-word"}"'
-            f"{'' if at or tag == 'td' else _FIRST}>{_html(cell)}</{tag}>"
+            f"{'' if at or tag == 'td' else first}>{_prose(cell)}</{tag}>"
             for at, cell in enumerate(row)
         )
 
@@ -113,6 +117,11 @@ def render_lines(digest: Digest) -> list[str]:
 
 def _url(digest: Digest) -> str:
     return "" if digest.page is None else f"{digest.page.rstrip('/')}/{digest.link}"
+
+
+def _prose(text: str) -> str:
+    """Commands, which stand in backticks, are set as code."""
+    return _CODE.sub(r"<code>\1</code>", _html(text))
 
 
 def _html(text: str) -> str:

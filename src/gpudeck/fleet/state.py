@@ -52,6 +52,10 @@ PARTS: Final = (
 """The parts of a hub that may fail while the hub continues: each reports its problems with `set_problems`."""
 
 
+SIMULATED_PAST: Final = "simulated past"
+"""The source of the problem that the history of a demo is not complete yet."""
+
+
 class ArrivedReport(NamedTuple):
     """A report that arrived at `arrived_at`. `sent_at` is the agent's clock when it was sent, which distinguishes a
     wrong clock from a report that waited. `target` is the configured host that was polled, `only` the names (or
