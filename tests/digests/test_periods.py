@@ -56,9 +56,7 @@ def test_a_later_day_of_the_week_and_an_hour_that_the_clock_skips() -> None:
     assert find_period("week", settings, BERLIN, found.due - 1).name == "2026-W11"
 
 
-@pytest.mark.parametrize(
-    ("numbers", "told"), [("en", "1,234,567.5"), ("de", "1.234.567,5"), ("fr", "1\u202f234\u202f567,5")]
-)
+@pytest.mark.parametrize(("numbers", "told"), [("en", "1,234,567.5"), ("de", "1.234.567,5"), ("fr", "1 234 567,5")])
 def test_numbers_have_the_marks_of_a_language(numbers: NumberFormat, told: str) -> None:
     assert show_number(1_234_567.46, numbers) == told
 
@@ -71,4 +69,4 @@ def test_numbers_of_all_languages_reach_html_text_and_chats(numbers: NumberForma
     digest = Digest(f"{show_number(1e6, numbers)} GPUs", [section], [], "#/", None)
     for shown in (render_html(digest), render_text(digest), clean(" ".join(render_lines(digest))), clean(digest.title)):
         assert "\ufffd" not in shown
-    assert figure.value in render_html(digest)
+    assert figure.value.replace(" ", "&#8239;") in render_html(digest)

@@ -38,9 +38,10 @@ def check(settings: str, folder: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def without_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+def with_plugins_and_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that the documents name are installed by tests/plugins, which checks their options."""
     monkeypatch.setattr("gpudeck.cli.doctor.find_plugin_mistakes", lambda _: [])
+    monkeypatch.setattr("shutil.which", lambda command, **_: command)  # hooks of the site's own
 
 
 def test_every_block_of_yaml_is_found() -> None:

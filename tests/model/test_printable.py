@@ -1,17 +1,15 @@
 """No character that a terminal acts upon, whatever comes from outside."""
 
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpudeck.model.text import clean, escape
 
 
 @given(st.text(max_size=60))
-@example("1\u202f253,90\u00a0EUR")
 def test_nothing_is_left_that_a_terminal_obeys(text: str) -> None:
-    # Two spaces within numbers, which Python does not call printable.
-    assert clean(text).replace("\u202f", "").replace("\u00a0", "").isprintable()
+    assert clean(text).isprintable()
     assert escape(text).isprintable()
 
 

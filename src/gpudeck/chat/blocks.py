@@ -16,7 +16,7 @@ from gpudeck.model.text import clean
 
 MAX_NAME_LENGTH = 120
 """Characters of one name. Longer ones are cut: a phone shows forty on a line."""
-_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "`": "ˋ", "\u00a0": " ", "\u202f": " "})
+_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", "`": "ˋ"})
 _QUOTES = str.maketrans({"“": '"', "”": '"', "„": '"', "‘": "'", "’": "'", "\u00a0": " "})
 _LINK = re.compile(r"<(?!@)[^<>|]*\|([^<>]*)>|<(?!@)(?:mailto:|https?://)?([^<>|]*)>")
 _DASH = re.compile(r"(?<!\S)[—–](?=[a-z])")

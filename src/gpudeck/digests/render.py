@@ -22,6 +22,7 @@ _SHORT: Final = 16
 """Shorter figures are not broken into lines."""
 _CODE: Final = re.compile("`([^`]+)`")
 _MAX_LINES: Final = 29
+_NUMBER_SPACE: Final = re.compile(r"(?<=\d) (?=\d{3}(?!\d))")
 
 
 def render_html(digest: Digest) -> str:
@@ -125,5 +126,5 @@ def _prose(text: str) -> str:
 
 
 def _html(text: str) -> str:
-    """A number stays with its percent sign."""
-    return escape(clean(text)).replace(" %", "&nbsp;%")
+    """A number stays in one line, with its percent sign."""
+    return _NUMBER_SPACE.sub("&#8239;", escape(clean(text))).replace(" %", "&nbsp;%")

@@ -20,7 +20,6 @@ _AMOUNT = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,30})?) ?([kmgtp]i?)?b?", re.IGNO
 _MAKERS = ("NVIDIA GeForce ", "NVIDIA ", "AMD Instinct ", "AMD Radeon ", "AMD ", "Intel(R) ", "Intel ", "Tesla ")
 
 _Shown = Annotated[str, Meta(min_length=1, max_length=64)]
-_NUMBER_SPACES = "\u00a0\u202f"
 _DIGITS = re.compile(r"(\d+)")
 _RELEASE = re.compile(r"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?$")
 
@@ -116,10 +115,8 @@ def propose(wrong: str, known: Iterable[str]) -> str:
 
 
 def clean(text: str) -> str:
-    """Replaces each control character. The spaces within numbers stay."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() or char in _NUMBER_SPACES else "�" for char in text)
+    """Replaces each control character."""
+    return text if text.isprintable() else "".join(char if char.isprintable() else "�" for char in text)
 
 
 def escape(text: str) -> str:

@@ -148,9 +148,8 @@ NumberFormat = Literal[
 ]
 _MARKS: Final = {
     **dict.fromkeys(("da", "de", "es", "it", "nl", "pt"), (".", ",")),
-    **dict.fromkeys(("fi", "nb", "pl", "sv"), ("\u00a0", ",")),
+    **dict.fromkeys(("fi", "fr", "nb", "pl", "sv"), (" ", ",")),
     "de-CH": ("\u2019", "."),
-    "fr": ("\u202f", ","),
 }
 
 
