@@ -6,6 +6,7 @@ import pytest
 
 from alerts.watched import Watched
 from fakes.reports import make_gpu
+from gpudeck.alerts.rule import Rule
 from gpudeck.alerts.selection import GpuTrends
 
 MINUTE, HOUR, DAY = 60.0, 3600.0, 86_400.0
@@ -92,6 +93,11 @@ def test_growth_adds_up_within_the_hour_and_a_counter_that_begins_anew_has_not_g
     report(restarted, nvlink_error_count=0)
     restarted.run(5 * MINUTE)
     assert restarted.rules() == []
+
+
+def test_a_rule_about_growth_without_a_window_is_refused() -> None:
+    with pytest.raises(ValueError, match="the rule resets needs the window in which reset_count grows"):
+        Rule(name="resets", scope="gpu", find=lambda *_: (), action="", many="", counter="reset_count")
 
 
 @pytest.mark.parametrize(

@@ -445,4 +445,4 @@ def _why_unknown(rule: Rule, host: HostSnapshot, record: AlertRecord, context: F
     unread = next((name for name in rule.needs if getattr(view, name) is None), None)
     if unread is not None:
         return view.reasons.get(unread) or "it could not be read"
-    return context.why_uncounted(rule.counter, record.gpu) if rule.counter and record.gpu else None
+    return context.why_uncounted(rule.window, record.gpu) if rule.counter and record.gpu else None

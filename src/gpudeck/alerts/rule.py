@@ -81,10 +81,11 @@ class CounterGrowth(Struct, frozen=True):
     amount: float
 
 
-WhyUncounted = Callable[[str, str], str | None]
-"""Why it is unknown how much that counter of that GPU has grown within its window; None if it is known."""
+WhyUncounted = Callable[[float, str], str | None]
+"""Why it is unknown how much the counters of a GPU, by UUID, grew within a window in seconds; None if it is known."""
 Growths = Mapping[str, Mapping[str, CounterGrowth]]
-"""By counter and UUID: the GPUs whose counter grew within its window. A counter that was reset has not grown."""
+"""By rule name and UUID: the GPUs whose counter grew within the window of the rule. A counter that was reset has not
+grown."""
 
 
 class FleetContext(Struct, frozen=True, kw_only=True):
@@ -153,9 +154,9 @@ WhyUnknown = Callable[[HostSnapshot, str, str], str | None]
 
 class Rule(Struct, frozen=True, kw_only=True):
     """`find` returns findings. An alert without one is resolved, unless that is unknown: a metric in `needs` could
-    not be read, the host is silent, the hub has not watched the growth of `counter` for long enough, or `why_unknown`
-    gives a reason. Hosts that `preselect` does not select are not
-    evaluated, unless they have an alert; without `preselect` all are.
+    not be read, the host is silent, the hub has not watched the growth of `counter` for `window` seconds, or
+    `why_unknown` gives a reason. Hosts that `preselect` does not select are not evaluated, unless they have an alert;
+    without `preselect` all are. A `counter` needs a `window`, otherwise ValueError is raised.
 
     `reads` are the fields of the host, or the metrics of the GPU, on which the findings depend: while an alert fires,
     it is evaluated when one of them changes. If empty, each time.
@@ -176,6 +177,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     reads: tuple[str, ...] = ()
     why_unknown: WhyUnknown | None = None
     counter: str = ""
+    window: float = 0.0
     sees_silent: bool = False
     reads_missing: bool = False
     inhibits_host: bool = False
@@ -183,6 +185,10 @@ class Rule(Struct, frozen=True, kw_only=True):
     notifies_end: bool = True
     kind: MessageKind = "alert"
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.counter and self.window <= 0:
+            raise ValueError(f"the rule {self.name} needs the window in which {self.counter} grows, in seconds")
 
 
 def rule(scope: Literal["host", "gpu", "hub"], **fields: Any) -> Callable[[Find], Rule]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from gpudeck.alerts.grouping import count_recent
 from gpudeck.alerts.rule import LOADED_PERCENT, CounterGrowth, GoneGpu, Growths, HostSnapshot, Selection
+from gpudeck.alerts.rules import RULES
 from gpudeck.fleet.baseline import has_other_name
 from gpudeck.fleet.columns import NAN, NONE, UP, Flags, Floats, Rows
 from gpudeck.fleet.gpu import GpuState
@@ -221,8 +222,7 @@ class HostSelector:
         return tuple(gpu for gpu, _ in past.gone.values())
 
 
-WINDOWS: Final = {"ecc_corrected_count": HOUR, "nvlink_error_count": HOUR, "remapped_rows_count": 24 * HOUR}
-"""Over how many seconds the growth of each counter is added up."""
+_GROWTH_RULES: Final = tuple(rule for rule in RULES if rule.counter)
 _MIN_PEERS: Final = 4
 
 
@@ -232,11 +232,13 @@ class GpuTrends:
 
     def __init__(self) -> None:
         self._seen: list[GpuState | None] = []
-        self._values: Floats = np.empty((0, len(WINDOWS)))
+        self._values: Floats = np.empty((0, len(_GROWTH_RULES)))
         self._regroupings = -1
         self._since: dict[str, float] = {}
         self._is_read = np.empty(0, dtype=np.bool_)
-        self._grown: dict[str, dict[str, deque[tuple[float, float]]]] = {name: defaultdict(deque) for name in WINDOWS}
+        self._grown: dict[str, dict[str, deque[tuple[float, float]]]] = {
+            rule.name: defaultdict(deque) for rule in _GROWTH_RULES
+        }
         self.growth: Growths = {}
         self.usual_clocks: Mapping[str, float] = {}
         self._looked_at = 0.0
@@ -244,13 +246,13 @@ class GpuTrends:
     def look(self, table: FleetTable, now: float) -> None:
         self._looked_at = now
         gpus = table.gpus
-        values = gpus.values[: gpus.end][:, [gpus.place[name] for name in WINDOWS]]
+        values = gpus.values[: gpus.end][:, [gpus.place[rule.counter] for rule in _GROWTH_RULES]]
         before = self._values_before(table)
-        names = tuple(WINDOWS)
         for row, place in np.argwhere(values > before).tolist():
             gpu = self._seen[row]
             if gpu is not None:
-                self._grown[names[place]][gpu.uuid].append((now, float(values[row, place] - before[row, place])))
+                amount = float(values[row, place] - before[row, place])
+                self._grown[_GROWTH_RULES[place].name][gpu.uuid].append((now, amount))
         is_read = ~np.isnan(values).all(axis=1)
         self._since |= {gpu.uuid: now for row in np.flatnonzero(is_read & ~self._is_read) if (gpu := self._seen[row])}
         self._is_read |= is_read
@@ -263,29 +265,29 @@ class GpuTrends:
         """The values before, in the rows of now."""
         if table.regroupings == self._regroupings and len(self._seen) == table.gpus.end:
             return self._values
-        nothing = np.full(len(WINDOWS), NAN)
+        nothing = np.full(len(_GROWTH_RULES), NAN)
         known = {gpu.uuid: self._values[row] for row, gpu in enumerate(self._seen) if gpu is not None}
         self._seen, self._regroupings = list(table.gpu_at[: table.gpus.end]), table.regroupings
         rows = [nothing if gpu is None else known.get(gpu.uuid, nothing) for gpu in self._seen]
         self._is_read = np.array([gpu is not None and gpu.uuid in self._since for gpu in self._seen], dtype=np.bool_)
-        return np.array(rows).reshape(-1, len(WINDOWS))
+        return np.array(rows).reshape(-1, len(_GROWTH_RULES))
 
-    def why_uncounted(self, counter: str, gpu: str) -> str | None:
+    def why_uncounted(self, window: float, gpu: str) -> str | None:
         watched = self._looked_at - self._since.get(gpu, self._looked_at)
-        is_short = 0 <= watched < WINDOWS[counter]
+        is_short = 0 <= watched < window
         return f"the hub has counted for only {show_length(watched)} since its start" if is_short else None
 
     def _add_up(self, now: float) -> Growths:
         gpus = {gpu.uuid: gpu for gpu in self._seen if gpu is not None} if any(self._grown.values()) else {}
-        found: dict[str, dict[str, CounterGrowth]] = {name: {} for name in WINDOWS}
-        for name, seconds in WINDOWS.items():
-            for uuid, steps in list(self._grown[name].items()):
-                while steps and not 0 <= now - steps[0][0] < seconds:
+        found: dict[str, dict[str, CounterGrowth]] = {rule.name: {} for rule in _GROWTH_RULES}
+        for rule in _GROWTH_RULES:
+            for uuid, steps in list(self._grown[rule.name].items()):
+                while steps and not 0 <= now - steps[0][0] < rule.window:
                     steps.popleft()
                 if not steps:
-                    del self._grown[name][uuid]
+                    del self._grown[rule.name][uuid]
                 elif uuid in gpus:
-                    found[name][uuid] = CounterGrowth(gpus[uuid], sum(amount for _, amount in steps))
+                    found[rule.name][uuid] = CounterGrowth(gpus[uuid], sum(amount for _, amount in steps))
         return found
 
 

@@ -14,7 +14,7 @@ from gpudeck.model.event import Severity
 from gpudeck.model.gpu_state import XidKind, find_xid
 from gpudeck.model.view import Gpu
 
-_DAY = 86_400.0
+_HOUR, _DAY = 3600.0, 86_400.0
 _IN_USE_PERCENT = 50.0
 """Below this utilization a slow PCIe link may only save power."""
 _SEVERITIES: dict[XidKind, Severity | None] = {"critical": None, "warning": "warning", "application": "info"}
@@ -60,22 +60,23 @@ def limit_rule(
     return Rule(name=name, scope="gpu", find=find, preselect=preselect, **(read | fields))
 
 
-def growth_rule(name: str, counter: str, words: Words, **fields: Any) -> Rule:
-    """A rule about the growth of a counter within the time of `selection.WINDOWS`."""
+def growth_rule(name: str, counter: str, words: Words, *, window: float, **fields: Any) -> Rule:
+    """A rule about how much a counter grew within the last `window` seconds. `words` get that growth as their value."""
 
     def measure(gpus: Sequence[Gpu], context: FleetContext, end: float) -> Iterable[tuple[Gpu, float]]:
-        grown = context.growth.get(counter)
+        grown = context.growth.get(name)
         found = [(gpu, grown[gpu.uuid].amount) for gpu in gpus if gpu.uuid in grown] if grown else ()
         return [(gpu, amount) for gpu, amount in found if amount >= end] if found else ()
 
     def column(gpus: GpuColumns, context: FleetContext) -> Floats:
         amounts = np.full(gpus.end, NAN)
-        for growth in context.growth.get(counter, {}).values():
+        for growth in context.growth.get(name, {}).values():
             if 0 <= growth.gpu.row < gpus.end:
                 amounts[growth.gpu.row] = growth.amount
         return amounts
 
-    return limit_rule(name, words, measure=measure, column=column, needs=(counter,), counter=counter, **fields)
+    fields |= {"needs": (counter,), "counter": counter, "window": window}
+    return limit_rule(name, words, measure=measure, column=column, **fields)
 
 
 def _find(host: HostSnapshot, gpu: Gpu, words: str, **others: Any) -> RuleFinding:
@@ -221,6 +222,7 @@ nvlink_errors = growth_rule(
     "nvlink_errors",
     "nvlink_error_count",
     _describe_nvlink_errors,
+    window=_HOUR,
     action="Look at nvidia-smi nvlink -e; reseat or replace the bridge or the board if it goes on.",
     many="The NVLinks of {count} GPUs have errors",
 )
@@ -228,6 +230,7 @@ row_remaps = growth_rule(
     "row_remaps",
     "remapped_rows_count",
     lambda _, rows, __: f"has replaced {rows:.0f} row{'s' if rows != 1 else ''} of its memory within a day",
+    window=_DAY,
     action=_CARD,
     many="{count} GPUs replace rows of their memory",
 )
@@ -235,6 +238,7 @@ ecc_rate = growth_rule(
     "ecc_rate",
     "ecc_corrected_count",
     lambda _, errors, __: f"has corrected {errors:,.0f} memory errors within an hour",
+    window=_HOUR,
     action=_CARD,
     many="{count} GPUs correct many memory errors",
 )
