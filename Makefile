@@ -18,7 +18,7 @@ NO_PYTHON = { echo "gpudeck needs Python 3.11 or newer with venv (Debian, Ubuntu
 # What is compiled once is not compiled again by each of a thousand processes, whatever this shell says.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup run test test-all slow chaos check bench lint unit base page page-check collected e2e system-packages lock audit generated docs screenshots dist wheelhouse deb clean
+.PHONY: help setup run test test-all slow chaos check bench lint unit base page page-check page-test collected e2e system-packages lock audit generated docs screenshots dist wheelhouse deb clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | awk -F'\t' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -108,6 +108,9 @@ endif
 
 page-check: page
 	$(BIN)/python hatch_build.py check
+
+page-test: setup ## the page's unit tests; ARGS="src/gpu/gpuPage.test.ts" runs those of one file
+	$(BIN)/python hatch_build.py test $(ARGS)
 
 # Found by one process, compiled tests are there for all that come after it.
 collected: setup

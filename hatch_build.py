@@ -4,6 +4,7 @@ Runs by itself whenever the package is built or installed, also as an editable i
 
     python hatch_build.py         build the page if anything below web/ changed
     python hatch_build.py check   the page's types, lint, unit tests and size
+    python hatch_build.py test    run the page's unit tests, or those in the files that follow (src/gpu/gpuPage.test.ts)
     python hatch_build.py types   write the page's API types again from web/src/api/openapi.json
 
 The page is built aside and then put in place whole, so a hub that is running never serves half of one. A source
@@ -82,9 +83,14 @@ class Page:
         )
         self.run("the page's types do not fit", "run", "check", "--silent")
         self.run("the page has lint errors, unused code or imports across its folders", "run", "lint", "--silent")
-        self.run("a unit test of the page failed", "run", "test", "--silent")
+        self.test()
         self.build()
         weigh(self.built)
+
+    def test(self, *files: str) -> None:
+        """Runs the unit tests in these files, relative to web/, or all. Raises `BuildFailed`."""
+        self.install()
+        self.run("a unit test of the page failed", "run", "test", "--silent", "--", *files)
 
     def write_types(self) -> None:
         """Writes web/src/api/schema.d.ts from the OpenAPI document beside it. Raises `BuildFailed`."""
@@ -200,6 +206,8 @@ def main() -> None:
     try:
         if sys.argv[1:] == ["check"]:
             page.check()
+        elif sys.argv[1:2] == ["test"]:
+            page.test(*sys.argv[2:])
         elif sys.argv[1:] == ["types"]:
             page.write_types()
         elif page.build():
