@@ -14,6 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent, indent
@@ -60,6 +61,14 @@ def read_changes(text: str) -> Iterator[Change]:
 
 
 CHANGES = list(read_changes((ROOT / "CONTRIBUTING.md").read_text()))
+
+
+def test_the_packages_are_listed_in_the_layers_of_the_import_contract() -> None:
+    section = (ROOT / "CONTRIBUTING.md").read_text().partition("## The packages")[2]
+    names = [line[:28].strip() for line in section.split("```")[1].partition("\n\n")[0].splitlines()[1:]]
+    listed = [set(layer.split(" · ")) for layer in "\n".join(names).replace("·\n", "· ").splitlines()]
+    first, *_ = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    assert listed == [set(layer.replace("gpudeck.", "").split(" | ")) for layer in first["layers"]]
 
 
 @pytest.mark.parametrize("section", BUDGETS)

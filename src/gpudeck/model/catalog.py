@@ -36,8 +36,12 @@ class Rollup(Enum):
 
 
 class Metric(Struct, frozen=True):
-    """`precision` is the smallest step worth keeping. `live`: every change is sent to viewers; other metrics are read
-    with the host. `name` and `scope` are those of the field that it describes."""
+    """A value outside `low` to `high` becomes unknown. `/metrics` exposes a COUNTER as a counter whose name ends with
+    `_total`, unless its roll-up is LAST, and all other metrics as gauges. In the history SUM adds the means of several
+    devices and MAX takes their highest value; for one device, LAST takes the last value of each step, not the mean.
+
+    `precision` is the smallest step worth keeping. `live`: every change is sent to viewers; other metrics are read with
+    the host. `name` and `scope` are those of the field that it describes."""
 
     unit: str
     label: str
