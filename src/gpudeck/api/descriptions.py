@@ -502,6 +502,7 @@ _TEXTS: Final = {
     "Totals.unknown": "GPUs of which the state is unknown",
     "UsageRow.unknown, WasteRow.unknown": "Whether it is the row of users who could not be identified",
     "unmonitored_hours": "Allocated GPU-hours in which it is not known what the GPU did; null: no scheduler is read",
+    "unpriced_models": "Models that were used and have no price; the costs do not include them",
     "until": "Until when, in Unix seconds; null: the end is not known",
     "unused": "GPU-hours in which GPUs that jobs had were not in use, with their cost",
     "unused_cost": "The cost of `unused_hours`; null: no price is set",

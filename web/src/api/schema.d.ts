@@ -6691,6 +6691,7 @@ export interface components {
             start: number;
             /** @description The sum of all rows */
             total: components["schemas"]["UsageRow"];
+            /** @description Models that were used and have no price; the costs do not include them */
             unpriced_models: string[];
         };
         /**
@@ -6865,6 +6866,7 @@ export interface components {
             start: number;
             /** @description The sum of all rows */
             total: components["schemas"]["WasteRow"];
+            /** @description Models that were used and have no price; the costs do not include them */
             unpriced_models: string[];
         };
         /**
