@@ -241,7 +241,7 @@ def test_watched_file_on_a_full_disk_says_so_and_can_still_be_read(
     small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     impatient(monkeypatch)
-    monkeypatch.setattr(sqlite, "MIN_ROOM_BYTES", 1 << 17)
+    monkeypatch.setattr(sqlite, "MIN_FREE_BYTES", 1 << 17)
     make(small_disk)
 
     async def playing(database: Database) -> None:
@@ -360,10 +360,10 @@ def test_a_file_that_is_replaced_below_a_running_hub_is_found(tmp_path: Path) ->
     file.write_bytes(b"old")
     opened = sqlite.identify(file)
     file.write_bytes(b"new and longer")
-    assert sqlite.find_trouble(file, opened) is None
+    assert sqlite.find_problem(file, opened) is None
     shutil.copy(file, tmp_path / "backup")
     (tmp_path / "backup").replace(file)
-    found = sqlite.find_trouble(file, opened)
+    found = sqlite.find_problem(file, opened)
     assert found is not None
     assert found.reason.startswith("was replaced while the hub runs")
     assert not found.stops_all

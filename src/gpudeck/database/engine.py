@@ -227,7 +227,7 @@ def _on_sqlite(file: Path, waits: float) -> Database:
     migrating = sqlite.make_engine(file, checks_foreign_keys=False, keeps_connection=False)
     engine = sqlite.make_engine(file, waits=waits)
     # Probed with the existing connection: a new one would create a file if the hub's was moved away.
-    look = partial(sqlite.find_trouble, file, sqlite.identify(file))
+    look = partial(sqlite.find_problem, file, sqlite.identify(file))
     return Database("sqlite", str(file), engine, sqlite.explain, migrating=migrating, look=look)
 
 

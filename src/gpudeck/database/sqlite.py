@@ -28,7 +28,7 @@ BUSY_SECONDS = 10.0
 """How long to wait for other writers: within the hub, or another process such as the command line."""
 LOCKED_SECONDS = 3.0
 """How long a running hub waits for another process: `/readyz` and alert messages wait for this."""
-MIN_ROOM_BYTES = 1 << 20
+MIN_FREE_BYTES = 1 << 20
 """With less free space the database counts as not writable, although small changes may still fit."""
 
 # At DEBUG it logs every statement with its values, among them password hashes.
@@ -149,7 +149,7 @@ def identify(file: Path) -> tuple[int, int] | None:
     return found.st_dev, found.st_ino
 
 
-def find_trouble(file: Path, opened: tuple[int, int] | None) -> DatabaseTrouble | None:
+def find_problem(file: Path, opened: tuple[int, int] | None) -> DatabaseTrouble | None:
     """Whether the file is no longer the one that was `opened`, or its disk is full. Blocks."""
     now = identify(file)
     if now != opened:
@@ -159,7 +159,7 @@ def find_trouble(file: Path, opened: tuple[int, int] | None) -> DatabaseTrouble 
     except OSError:
         return None
     free = found.f_bfree if os.geteuid() == 0 else found.f_bavail
-    return _FULL if free * found.f_frsize < MIN_ROOM_BYTES else None
+    return _FULL if free * found.f_frsize < MIN_FREE_BYTES else None
 
 
 def explain(error: BaseException) -> DatabaseTrouble | None:
