@@ -117,7 +117,7 @@ class Replicator:
         """Publish no short reports: late reports are taken only if they are whole."""
         self._is_whole_needed = is_needed
 
-    def forget_returned(self) -> None:
+    def reset_echo(self) -> None:
         """The hub was cut off: it is up to date when its next message comes back."""
         self._read_until, self.lag = None, None
         self._sent.clear()

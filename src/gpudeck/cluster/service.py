@@ -95,7 +95,7 @@ class ClusterService(Service):
         """Whether this hub has read everything published until a moment ago. After a suspension it has not until its
         next own message comes back: what waits in its sockets is older than it looks."""
         if time.monotonic() - self._awake_at > _ASLEEP_SECONDS:
-            self._replicator.forget_returned()
+            self._replicator.reset_echo()
         return self._replicator.silent_seconds < LOST_SECONDS
 
     @property
@@ -204,7 +204,7 @@ class ClusterService(Service):
             if self._was_current:
                 log.warning("this hub is cut off from its cluster")
                 self._lost_at = now
-                self._replicator.forget_returned()
+                self._replicator.reset_echo()
             self._current_since = None
             if self.bus.problem is None and self.bus.idle_seconds > _RESUBSCRIBE_SECONDS:
                 self.bus.note_lost()
