@@ -26,7 +26,7 @@ from ldap3.utils.dn import escape_rdn
 from msgspec import Struct
 
 from gpudeck.auth.claims import MAX_GROUPS
-from gpudeck.auth.login import DirectoryAway
+from gpudeck.auth.login import DirectoryUnavailable
 from gpudeck.auth.settings import LdapSettings, read_secret
 from gpudeck.fetch import explain, shared_trust, trust_from
 from gpudeck.model import clock
@@ -77,7 +77,7 @@ class _Broken(Exception):
 
 
 class LdapDirectory:
-    """`close` ends its threads. Everything raises DirectoryAway where no server answers, and Wrong where the
+    """`close` ends its threads. Everything raises DirectoryUnavailable where no server answers, and Wrong where the
     configuration does not fit the directory. `problem` is why it cannot be used now; None: it can. The log says when
     that begins and when it ends."""
 
@@ -124,7 +124,7 @@ class LdapDirectory:
 
     async def _ask(self, work: "Callable[[_Link], _T]", amount: int = 1) -> _T:
         if self._problem is not None and time.monotonic() < self._down_until:
-            raise DirectoryAway(self._problem.message, _HINT)
+            raise DirectoryUnavailable(self._problem.message, _HINT)
         seconds = self.settings.timeout * (3 + amount // 10)
         links: list[_Link] = []
 
@@ -140,7 +140,7 @@ class LdapDirectory:
                 link.abort()
             why = str(error) or f"no answer within {seconds:g} s"
             self._down_until = time.monotonic() + RETRY_SECONDS
-            away = DirectoryAway(f"the directory {self.settings.label} cannot be asked: {why}.", _HINT)
+            away = DirectoryUnavailable(f"the directory {self.settings.label} cannot be asked: {why}.", _HINT)
             self._note(away)
             raise away from error
         except Wrong as error:

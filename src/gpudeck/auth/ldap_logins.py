@@ -12,7 +12,7 @@ from gpudeck.auth.caller import Caller
 from gpudeck.auth.claims import map_user
 from gpudeck.auth.identities import HUB, Identities, ProviderUser, has_token, role_of_new
 from gpudeck.auth.ldap import DirectoryUser, LdapDirectory
-from gpudeck.auth.login import DirectoryAway
+from gpudeck.auth.login import DirectoryUnavailable
 from gpudeck.auth.settings import LdapSettings
 from gpudeck.auth.trials import Trial
 from gpudeck.database import schema
@@ -51,12 +51,14 @@ class LdapLogins:
 
     async def log_in(self, name: str, password: str, address: str, user_agent: str) -> tuple[Account, str] | None:
         """The account and the secret of its new session. None where the directory does not take name and password.
-        Raises Refused, in words for the user, and DirectoryAway."""
+        Raises Refused, in words for the user, and DirectoryUnavailable."""
         try:
             found = await self.directory.authenticate(name, password)
         except Wrong as error:
             label = self._settings.label
-            raise DirectoryAway(f"the directory {label} cannot be asked: its configuration is wrong.", _ASK) from error
+            raise DirectoryUnavailable(
+                f"the directory {label} cannot be asked: its configuration is wrong.", _ASK
+            ) from error
         if found is None:
             return None
         try:

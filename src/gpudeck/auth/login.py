@@ -181,7 +181,7 @@ class LoginRefused(RequestRefused):
         super().__init__(status, code, f"{message} {hint}".rstrip(), retry_after=retry_after)
 
 
-class DirectoryAway(Temporary):
+class DirectoryUnavailable(Temporary):
     """The directory of users cannot be asked."""
 
 
@@ -190,7 +190,7 @@ class Directory(Protocol):
 
     async def log_in(self, name: str, password: str, address: str, user_agent: str) -> tuple[Account, str] | None:
         """The account and the secret of its new session. None where name and password do not fit. Raises Refused, in
-        words for the user, and DirectoryAway."""
+        words for the user, and DirectoryUnavailable."""
 
 
 class Login:
@@ -248,7 +248,7 @@ class Login:
                     started = await self._directory.log_in(asked, password, address, user_agent)
                 except Refused as error:
                     raise LoginRefused(error.message, error.hint) from error
-                except DirectoryAway as error:
+                except DirectoryUnavailable as error:
                     away = error
             return await self._pass("log in", started, account, counted, address, away=away)
 
@@ -313,7 +313,7 @@ class Login:
         name: str,
         address: str,
         *,
-        away: DirectoryAway | None = None,
+        away: DirectoryUnavailable | None = None,
     ) -> _T:
         """Raises LoginRefused where it was not done. Unknown names are left out of the audit log: people type their
         password there by mistake. `away` is why the directory could not be asked."""
