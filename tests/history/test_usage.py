@@ -12,7 +12,7 @@ import pytest
 
 from gpudeck.history.base import HistoryRefused, KnownGpu, KnownHost, UsageAmounts, UsageQuery, UseKey
 from gpudeck.history.settings import UsageSettings
-from gpudeck.history.usage import fold, price_of, seconds_had, to_csv, usage
+from gpudeck.history.usage import capacity_seconds, price_of, sum_usage, to_csv, usage
 from gpudeck.model.usage import Usage, UsageRow
 from gpudeck.views.usage import render_usage
 
@@ -249,7 +249,7 @@ def test_coverage_is_what_was_observed_of_what_the_gpus_had() -> None:
     ],
 )
 def test_a_gpu_has_time_from_its_first_sample_until_it_is_gone(first: float, last: float, expected: float) -> None:
-    assert seconds_had([make_gpu(1, first, last)], T0, T0 + 10 * DAY) == expected
+    assert capacity_seconds([make_gpu(1, first, last)], T0, T0 + 10 * DAY) == expected
 
 
 def test_time_that_is_still_to_come_is_not_missing() -> None:
@@ -320,7 +320,9 @@ def test_too_many_days_in_too_many_rows_are_refused(monkeypatch: pytest.MonkeyPa
 def test_facts_of_any_store_are_folded_and_those_of_other_times_left_out() -> None:
     facts = [fact(-1, "alice"), fact(0, "alice"), fact(0, "alice"), fact(9, "alice")]
     ask = UsageQuery(by="user", start=T0, end=T0 + HOUR)
-    answer = fold(facts, ask, UsageSettings(), lambda _: None, T0 + DAY, hosts={}, observed=4 * HOUR, had=8 * HOUR)
+    answer = sum_usage(
+        facts, ask, UsageSettings(), lambda _: None, T0 + DAY, hosts={}, observed=4 * HOUR, capacity=8 * HOUR
+    )
     assert (hours(answer), answer.coverage, answer.rows[0].share) == ({"alice": 2}, 0.5, 0.5)
 
 

@@ -26,7 +26,7 @@ from gpudeck.history.hour import ABSENT, QUARTER, Hour, or_none
 from gpudeck.history.metrics import HistoryMetric
 from gpudeck.history.rollup import COUNT, Quarters, Roll, unknown_roll
 from gpudeck.history.time_range import Grid
-from gpudeck.history.totals import HIGH, LOW, SECONDS, SUM, TOTAL, TotalsStack, sum_known
+from gpudeck.history.totals import HIGH, LOW, SECONDS, SUM, TOTAL, TotalsStack, sum_ignoring_nan
 from gpudeck.model.catalog import Rollup
 from gpudeck.model.history import Point
 
@@ -58,13 +58,13 @@ class CombinedSteps(Struct):
     totals: Floats
 
     def join(self, other: "CombinedSteps", rollup: Rollup) -> "CombinedSteps":
-        lower, higher = (sum_known, sum_known) if rollup is Rollup.SUM else (np.fmin, np.fmax)
+        lower, higher = (sum_ignoring_nan, sum_ignoring_nan) if rollup is Rollup.SUM else (np.fmin, np.fmax)
         return CombinedSteps(
             self.sums + other.sums,
             self.seconds + other.seconds,
             lower(self.lows, other.lows),
             higher(self.highs, other.highs),
-            sum_known(self.totals, other.totals),
+            sum_ignoring_nan(self.totals, other.totals),
         )
 
     def means(self, metric: HistoryMetric) -> Floats:

@@ -116,7 +116,7 @@ def spread(totals: StepTotals, names: tuple[str, ...]) -> Floats:
     return table
 
 
-def sum_known(one: Floats, other: Floats) -> Floats:
+def sum_ignoring_nan(one: Floats, other: Floats) -> Floats:
     """NaN only if both are NaN."""
     return np.where(np.isnan(one), other, one + np.nan_to_num(other))
 

@@ -77,7 +77,7 @@ def usage(
     first, last = period.first_hour, period.end_hour - HOUR
     observed = sum(view.observed(hour, hour + HOUR) * period.weight(hour) for hour in {first, last})
     observed += view.observed(first + HOUR, last) if last > first + HOUR else 0.0
-    answer = fold(
+    answer = sum_usage(
         facts,
         query,
         settings,
@@ -85,14 +85,14 @@ def usage(
         now,
         hosts=names,
         observed=observed,
-        had=seconds_had(gpus, query.start, min(query.end, now)),
+        capacity=capacity_seconds(gpus, query.start, min(query.end, now)),
         since=known,
     )
     answer.known_since = known if query.start < known else None
     return answer
 
 
-def fold(
+def sum_usage(
     facts: Iterable[tuple[UseKey, UsageAmounts]],
     query: UsageQuery,
     settings: UsageSettings,
@@ -101,11 +101,11 @@ def fold(
     *,
     hosts: Mapping[str, str],
     observed: float,
-    had: float,
+    capacity: float,
     since: float = -math.inf,
 ) -> Usage:
     """Sum up facts of any store: one per hour, host, user and model, or coarser. `hosts` are names by id. `observed`
-    are the monitored GPU-seconds of the period, `had` those that its known GPUs had. Nothing was recorded before
+    are the monitored GPU-seconds of the period, `capacity` those that its known GPUs had. Nothing was recorded before
     `since`. Facts outside of the period are ignored. Raises HistoryRefused."""
     period = Period(query.start, query.end, now, query.zone if query.daily else None, since=since)
     rows: dict[RowKey, _Sums] = {}
@@ -127,7 +127,7 @@ def fold(
         by=query.by,
         start=query.start,
         end=query.end,
-        coverage=min(1.0, observed / had) if had > 0 else None,
+        coverage=min(1.0, observed / capacity) if capacity > 0 else None,
         monitored_gpu_hours=observed / HOUR,
         currency=settings.currency,
         rows=found,
@@ -136,7 +136,7 @@ def fold(
     )
 
 
-def seconds_had(gpus: Iterable[KnownGpu], start: float, end: float) -> float:
+def capacity_seconds(gpus: Iterable[KnownGpu], start: float, end: float) -> float:
     """The GPU-seconds of these GPUs in a period, each from its first sample on. A GPU that was last seen more than
     seven days before the end counts until then."""
     ends = ((gpu, gpu.last if gpu.last < end - _GONE_AFTER else end) for gpu in gpus)

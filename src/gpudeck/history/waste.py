@@ -44,7 +44,7 @@ RELEASED_AFTER: Final = 3600.0
 """Seconds after which an idle GPU could have been released."""
 _SMALLER: Final = 0.75
 """A model is smaller if it has at most this part of the memory: H100 and A100 with 80 GB are the same size."""
-_FITS: Final = 0.9
+_MAX_FILL: Final = 0.9
 """Needed memory fits into this part of the memory."""
 _OF_JOBS: Final = frozenset(("account", "partition", "namespace", "label"))
 _UNKNOWN: Final = WastedHours(None, None)
@@ -105,7 +105,7 @@ def find_smaller(model: str, peak: float, sizes: Mapping[str, ModelSize], prices
         for name, size in sizes.items()
         if size.vendor == own.vendor
         and size.memory_bytes <= _SMALLER * own.memory_bytes
-        and peak <= _FITS * size.memory_bytes
+        and peak <= _MAX_FILL * size.memory_bytes
         and is_cheaper(name)
     ]
     return min(fitting)[1] if fitting else None
@@ -133,7 +133,7 @@ def find_moment(spans: Sequence[tuple[float, float]], seconds: float) -> float |
     return None
 
 
-def before_of(start: float, end: float) -> float:
+def previous_period(start: float, end: float) -> float:
     return max(0.0, 2 * start - end)
 
 
@@ -198,7 +198,7 @@ def describe_waste(
         by=usage.by,
         start=usage.start,
         end=usage.end,
-        before_start=before_of(usage.start, usage.end),
+        before_start=previous_period(usage.start, usage.end),
         currency=usage.currency,
         coverage=usage.coverage,
         coverage_before=None if before is None else before.coverage,
@@ -220,9 +220,9 @@ def describe_waste(
 MAX_HOURS: Final = 50_000
 """The limit of hours of hosts for one answer."""
 _IDLE, _OTHER, _UNSEEN = 1, 0, -1
-_LITTLE: Final = 1.0
+_MAX_BREAK_SECONDS: Final = 1.0
 """Seconds in another state that are ignored within a quarter hour."""
-_NOTHING: Final = 0.01
+_TIME_TOLERANCE: Final = 0.01
 """Tolerance of times in seconds."""
 
 
@@ -279,8 +279,8 @@ def _find_owners(
         if run.job is not None:
             jobs.setdefault(run.job, []).append(run)
     for owners in found.values():
-        owners.firsts = np.array([run.first for run in owners.runs]) - _NOTHING
-        owners.lasts = np.array([run.last for run in owners.runs]) + _NOTHING
+        owners.firsts = np.array([run.first for run in owners.runs]) - _TIME_TOLERANCE
+        owners.lasts = np.array([run.last for run in owners.runs]) + _TIME_TOLERANCE
     return found, jobs
 
 
@@ -327,7 +327,7 @@ def _read_quarters(part: Quarters, states: Sequence[int], start: float, end: flo
     idle."""
     idle = part.states[list(states)].sum(axis=0)
     other = np.delete(part.states[UNKNOWN + 1 :], [one - UNKNOWN - 1 for one in states], axis=0).sum(axis=0)
-    other[other < _LITTLE] = 0.0
+    other[other < _MAX_BREAK_SECONDS] = 0.0
     whole = np.pad((idle > 0) & (other == 0), ((0, 0), (1, 1)))
     is_first = (other == 0) | (whole[:, :-2] & ~whole[:, 2:])
     lengths = np.where(is_first, (idle, other), (other, idle))
@@ -351,7 +351,7 @@ def _cut(owners: _Owners, begins: Floats, ends: Floats, times: Floats, kinds: Fl
             yield (float(begins[0]), float(ends[-1])), None
         return
     is_new = np.ones(len(kinds), dtype=np.bool_)
-    is_new[1:] = (np.diff(kinds) != 0) | (begins[1:] > ends[:-1] + _NOTHING)
+    is_new[1:] = (np.diff(kinds) != 0) | (begins[1:] > ends[:-1] + _TIME_TOLERANCE)
     firsts = np.flatnonzero(is_new).tolist()
     for at, stop in zip(firsts, [*firsts[1:], len(kinds)], strict=True):
         if kinds[at] == _OTHER:
@@ -382,7 +382,7 @@ def _join(blank: IdleEpisode, pieces: Iterable[_Piece]) -> Iterator[tuple[IdleEp
             continue
         one[1].extend(runs)
         spans = one[0].spans
-        if span[0] <= spans[-1][1] + _NOTHING:
+        if span[0] <= spans[-1][1] + _TIME_TOLERANCE:
             spans[-1] = spans[-1][0], span[1]
         else:
             spans.append(span)

@@ -52,9 +52,9 @@ from gpudeck.model.catalog import GPU_METRICS, HOST_METRICS, Metric, Rollup
 from gpudeck.model.exposition import ExposedMetric
 from gpudeck.model.history import Answer, Point, Series
 
-_FARTHEST: Final = 600
+_LOOKAHEAD_SECONDS: Final = 600
 """Seconds: a sample so long after the end of a range may cover its last steps."""
-_ALIKE: Final = 1.2
+_GAP_FACTOR: Final = 1.2
 """Samples of one host are so far apart at most as they are usually: more is a pause of its own."""
 _DAY = 86_400.0
 MAX_VALUES: Final = 100_000
@@ -162,7 +162,7 @@ def find_lookback(reader: PromReader, grid: Grid, hosts: Sequence[str]) -> tuple
     """A grid that is long enough to query, and for each step of `grid` the step of that grid with its values."""
     if grid.step >= QUARTER or not hosts:
         return grid, np.arange(grid.count)
-    longer = Grid(grid.start, grid.step, grid.count + math.ceil(_FARTHEST / grid.step))
+    longer = Grid(grid.start, grid.step, grid.count + math.ceil(_LOOKAHEAD_SECONDS / grid.step))
     stood_for = over(select(OBSERVED, {}, any_of("host_id", list(hosts))), grid.step)
     found = [values for _, values in reader.values(f"max(max_over_time({stood_for}))", longer)]
     return longer, lookback_steps(found[0], grid.step)[: grid.count] if found else np.arange(grid.count)
@@ -186,8 +186,12 @@ def choose_for_all(reader: PromReader, start: float, end: float, points: int) ->
     hours = choose_grid(start, end, points, HOUR)
     usual = f"max(quantile_over_time(0.5, {over(select(OBSERVED), hours.step)}))"
     found = [float(np.nanmax(values)) for _, values in reader.values(usual, hours) if not np.isnan(values).all()]
-    beat = max(found, default=0.0)
-    return grid if beat <= grid.step * _ALIKE else choose_grid(start, end, points, math.ceil(beat / _ALIKE))
+    interval = max(found, default=0.0)
+    return (
+        grid
+        if interval <= grid.step * _GAP_FACTOR
+        else choose_grid(start, end, points, math.ceil(interval / _GAP_FACTOR))
+    )
 
 
 def memory_by_user(
