@@ -15,7 +15,7 @@ from gpudeck.model.address import check_proxy
 from gpudeck.model.errors import UsageError
 from gpudeck.model.settings import is_loopback
 
-TROUBLE = (urllib3.exceptions.HTTPError, OSError, UnicodeError)
+TRANSPORT_ERRORS = (urllib3.exceptions.HTTPError, OSError, UnicodeError)
 """The exceptions of a failed request: no answer, or an answer that is not HTTP."""
 TIMEOUT = urllib3.Timeout(connect=5.0, read=15.0)
 
@@ -41,7 +41,7 @@ def open_pool(
     )
 
 
-def ask(
+def send_request(
     pool: urllib3.PoolManager,
     method: str,
     url: str,
@@ -52,7 +52,7 @@ def ask(
     is_stream: bool = False,
 ) -> urllib3.BaseHTTPResponse:
     """Send one request to a hub; returns its answer, decompressed. Redirects are not followed. `timeout` is for each
-    step, in seconds. A stream is read and closed by the caller. Raises one of TROUBLE."""
+    step, in seconds. A stream is read and closed by the caller. Raises one of TRANSPORT_ERRORS."""
     # On one machine sending costs less than compressing.
     packed = {} if is_loopback(urlsplit(url).hostname or "") else {"Accept-Encoding": "gzip"}
     return pool.request(
@@ -127,7 +127,7 @@ def is_tls_failure(error: BaseException | None) -> bool:
     return isinstance(error, urllib3.exceptions.SSLError | ssl.SSLError)
 
 
-def find_distrust(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
+def find_certificate_error(error: BaseException | None) -> ssl.SSLCertVerificationError | None:
     """Why the certificate is not trusted; None for other errors."""
     errors = () if error is None else (error, *error.args)
     return next((one for one in errors if isinstance(one, ssl.SSLCertVerificationError)), None)

@@ -26,7 +26,7 @@ from fakes.waiting import wait_until
 from gpudeck.agent.outbox import EncodedReport, Outbox, ReportTime
 from gpudeck.agent.push import Sender
 from gpudeck.client import Client
-from gpudeck.http_client import TROUBLE
+from gpudeck.http_client import TRANSPORT_ERRORS
 from gpudeck.model.clock import boottime
 from gpudeck.model.errors import GpudeckError
 from gpudeck.wire import encode
@@ -96,7 +96,7 @@ class Viewer(Struct):
     def watch(self, url: str, ended: threading.Event) -> None:
         last_id = ""
         while not ended.is_set():
-            with contextlib.suppress(GpudeckError, *TROUBLE):
+            with contextlib.suppress(GpudeckError, *TRANSPORT_ERRORS):
                 for event in Client(url).stream_events(last_id):
                     last_id = event.id
                     self._take(event.kind, msgspec.json.decode(event.data), time.monotonic())

@@ -21,7 +21,7 @@ from gpudeck.client.connection import HubConnection, StreamEvent, in_path
 from gpudeck.client.history import History
 from gpudeck.client.live_fleet import Delta, FleetRows, LiveFleet, read_event
 from gpudeck.client.queue import HubQueueClient, are_here, await_turn, find_this_host, using
-from gpudeck.http_client import TROUBLE
+from gpudeck.http_client import TRANSPORT_ERRORS
 from gpudeck.model.alert import Alert, AlertList
 from gpudeck.model.backoff import Backoff
 from gpudeck.model.errors import GpudeckError, Unreachable, UsageError
@@ -294,7 +294,7 @@ class Client(HubConnection):
                         yield event
                         last, failures = event.id, 0
                         backoff.succeed()
-            except (Unreachable, *TROUBLE) as error:
+            except (Unreachable, *TRANSPORT_ERRORS) as error:
                 trouble = error
             failures += 1
             if failures > self.retries:

@@ -16,7 +16,14 @@ from msgspec import Struct
 from gpudeck import __version__
 from gpudeck.client.answers import read_answer
 from gpudeck.client.errors import Busy, Forbidden, LoginPending, NotFound, NotLoggedIn, ReservationTaken
-from gpudeck.http_client import TROUBLE, ask, explain, find_distrust, is_tls_failure, open_pool
+from gpudeck.http_client import (
+    TRANSPORT_ERRORS,
+    explain,
+    find_certificate_error,
+    is_tls_failure,
+    open_pool,
+    send_request,
+)
 from gpudeck.hub_lookup import find_hub
 from gpudeck.hub_lookup import find_token as find_known_token
 from gpudeck.model.address import mask_password, split_hubs
@@ -182,13 +189,13 @@ class HubConnection:
         with contextlib.closing(answer):
             try:
                 yield from answer.stream(_CHUNK)
-            except TROUBLE as error:
+            except TRANSPORT_ERRORS as error:
                 self._explain(error)
 
     def stream_events(self, last_event_id: str = "") -> Generator[StreamEvent, None, None]:
         """The fleet as events, from `last_event_id` on where the hub still has them: a snapshot first, then what
-        changed each second. The caller closes it. It ends where the hub ends it, and raises one of http_client.TROUBLE
-        where the connection breaks or nothing comes for `timeout` seconds."""
+        changed each second. The caller closes it. It ends when the hub ends it. Raises one of
+        http_client.TRANSPORT_ERRORS if the connection breaks or nothing arrives for `timeout` seconds."""
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_event_id} if last_event_id else {})
         answer = self._exchange("GET", "/api/v1/stream", headers, is_stream=True)
         if not answer.headers.get("Content-Type", "").startswith("text/event-stream"):
@@ -226,7 +233,7 @@ class HubConnection:
         try:
             answer = self._request(method, path, headers, body=body, is_stream=is_stream)
             refusal = None if answer.status in {200, 201} else answer.data
-        except TROUBLE as error:
+        except TRANSPORT_ERRORS as error:
             self._explain(error)
         if refusal is None:
             return answer
@@ -241,7 +248,7 @@ class HubConnection:
             pause = FIRST_PAUSE * 2 ** (self.retries - left)
             try:
                 answer = self._try(method, path, headers, body=body, is_stream=is_stream)
-            except TROUBLE as error:
+            except TRANSPORT_ERRORS as error:
                 if not left or not _was_not_executed(method, error):
                     raise
             else:
@@ -264,8 +271,10 @@ class HubConnection:
             # Two processes cannot share a connection.
             self._use(self.url)
         try:
-            return ask(self._pool, method, self.url + path, headers, self._timeout, body=body, is_stream=is_stream)
-        except TROUBLE:
+            return send_request(
+                self._pool, method, self.url + path, headers, self._timeout, body=body, is_stream=is_stream
+            )
+        except TRANSPORT_ERRORS:
             # Not asked again elsewhere: the hub may have done it.
             self._is_chosen = len(self._urls) == 1
             raise
@@ -280,9 +289,9 @@ class HubConnection:
     def _choose(self) -> None:
         """The first hub that answers; where none does, the first, whose error is then shown."""
         for url in self._urls:
-            with contextlib.suppress(*TROUBLE):
+            with contextlib.suppress(*TRANSPORT_ERRORS):
                 probe = open_pool(url)
-                if ask(probe, "GET", f"{url}/healthz", {}, min(_PROBE_SECONDS, self._timeout)).status == 200:
+                if send_request(probe, "GET", f"{url}/healthz", {}, min(_PROBE_SECONDS, self._timeout)).status == 200:
                     self._is_chosen = True
                     self._use(url)
                     return
@@ -356,7 +365,7 @@ def diagnose(error: Exception, url: str, timeout: float) -> tuple[str, str]:
     host = urlsplit(url).hostname or ""
     if isinstance(error, urllib3.exceptions.NameResolutionError | urllib3.exceptions.LocationParseError | UnicodeError):
         return f"the name {clean(host)} does not resolve", f"Check its spelling. {_NAMED}"
-    if (distrust := find_distrust(error)) is not None:
+    if (distrust := find_certificate_error(error)) is not None:
         return f"its certificate is not trusted ({distrust.verify_message.rstrip('.')})", _TRUST
     if is_tls_failure(error):
         return "it does not accept TLS", _OTHER_SERVER

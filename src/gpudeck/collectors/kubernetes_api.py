@@ -18,7 +18,7 @@ from msgspec import Struct, field
 from gpudeck.collectors.kubelet import DynamicDevice
 from gpudeck.collectors.kubernetes import DeviceNames, PodDetails, PodName
 from gpudeck.collectors.redaction import clean
-from gpudeck.http_client import TROUBLE, explain, open_pool
+from gpudeck.http_client import TRANSPORT_ERRORS, explain, open_pool
 from gpudeck.model.errors import Refused, Temporary, UsageError
 from gpudeck.model.report import MAX_LABELS
 
@@ -163,7 +163,7 @@ class ApiServer:
                         raise Temporary("the API server takes too long, or its answer is too large.")
             finally:
                 response.close()
-        except (*TROUBLE, UsageError) as error:
+        except (*TRANSPORT_ERRORS, UsageError) as error:
             why = error.message if isinstance(error, UsageError) else explain(error)
             raise Temporary(f"the API server cannot be asked: {why}") from error
         if response.status == 404:

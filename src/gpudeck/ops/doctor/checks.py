@@ -19,7 +19,7 @@ from gpudeck.agent.settings import AgentSettings
 from gpudeck.client import Client
 from gpudeck.client.connection import diagnose
 from gpudeck.collectors.host import host_name
-from gpudeck.http_client import TROUBLE, open_pool
+from gpudeck.http_client import TRANSPORT_ERRORS, open_pool
 from gpudeck.model.address import DEFAULT_HUB, mask_password, split_hubs
 from gpudeck.model.errors import ConfigurationError, GpudeckError, UsageError
 from gpudeck.model.report import Report
@@ -181,7 +181,7 @@ def _check_hub(settings: AgentSettings, url: str, pool: urllib3.PoolManager, tok
         if token is not None:
             is_real = json.loads(answer.data).get("demo") is False
             yield _try_token(pool, url, token, _write_report(settings) if is_real else b"{}")
-    except TROUBLE as error:
+    except TRANSPORT_ERRORS as error:
         reason, step = diagnose(error, url, _SECONDS)
         yield _AGENT.fail("http", f"no hub answers at {shown}: {mask_password(reason)}", step)
 

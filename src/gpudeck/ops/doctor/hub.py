@@ -16,7 +16,7 @@ from gpudeck.alerts.notifiers.routes import BOT
 from gpudeck.alerts.notifiers.settings import NotifySettings, read_url
 from gpudeck.client import Client, Forbidden
 from gpudeck.history.settings import DEMO_FILE, FILE
-from gpudeck.http_client import TROUBLE, find_distrust
+from gpudeck.http_client import TRANSPORT_ERRORS, find_certificate_error
 from gpudeck.model.address import open_socket
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.history import HistoryState
@@ -191,7 +191,7 @@ def check_running(client: Client) -> Iterator[Finding]:
         about = client.read(client.get("/api/v1/about"), HubSummary)
     except GpudeckError as error:
         # Its certificate is for the name that others use, and not for this machine's own address.
-        judge = _AREA.skip if find_distrust(error.__cause__) else _AREA.fail
+        judge = _AREA.skip if find_certificate_error(error.__cause__) else _AREA.fail
         yield judge("running", error.message.rstrip("."), error.hint or "Start it, and check its log.")
         return
     yield _AREA.ok("running", f"{client.shown} is gpudeck {about.version}{', a demo' if about.demo else ''}")
@@ -308,7 +308,7 @@ def check_public(page: str, token: str | None) -> Iterator[Finding]:
     except Forbidden:
         step = "Set $GPUDECK_TOKEN to a token with the role viewer."
         yield _AREA.skip("stream", "the live stream needs a login", step)
-    except (GpudeckError, *TROUBLE) as error:
+    except (GpudeckError, *TRANSPORT_ERRORS) as error:
         reason = error.message if isinstance(error, GpudeckError) else f"it sent nothing within {ANSWER_SECONDS:g} s"
         step = "Turn buffering off for the hub (nginx: proxy_buffering off; see deploy/nginx)."
         yield _AREA.fail("stream", f"the live stream does not work: {reason.rstrip('.')}", step)
