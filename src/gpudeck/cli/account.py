@@ -19,7 +19,7 @@ with need_hub("accounts are managed on the hub's machine"):
     from gpudeck.auth.accounts import Account, Accounts, Also, Passwords, check_name
     from gpudeck.auth.audit import Audit
     from gpudeck.database.engine import Database
-    from gpudeck.ops.data_folder import caller_here, use_database
+    from gpudeck.ops.data_folder import local_admin, use_database
 
 _EXAMPLES = """\b
 Examples:
@@ -144,7 +144,7 @@ def _change(
 
     async def change(database: Database) -> Account:
         accounts, entry = Accounts(database, Passwords()), Audit(database).entry
-        return await work(accounts, lambda account: [entry(caller_here(), action, account.name, details=details)])
+        return await work(accounts, lambda account: [entry(local_admin(), action, account.name, details=details)])
 
     return use_database(config, change)
 

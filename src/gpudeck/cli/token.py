@@ -24,7 +24,7 @@ with need_hub("tokens are managed on the hub's machine"):
     from gpudeck.auth.caller import Caller, Role
     from gpudeck.auth.tokens import Token, Tokens
     from gpudeck.database.engine import Database
-    from gpudeck.ops.data_folder import caller_here, use_database
+    from gpudeck.ops.data_folder import local_admin, use_database
 
 _EXAMPLES = """\b
 Examples:
@@ -65,7 +65,7 @@ def create_token(
     expires_at = None if expires is None else time.time() + read_span("--expires", expires, allow_plain_seconds=True)
 
     async def create(database: Database) -> None:
-        tokens, caller = Tokens(database, time.time), caller_here()
+        tokens, caller = Tokens(database, time.time), local_admin()
         account_id = await _find_account(database, account) if account is not None else None
         token, secret = await tokens.create(
             name,
@@ -112,7 +112,7 @@ def revoke_token(token_id: int, *, config: Path | None) -> None:
     """Revoke the token with this ID permanently. Exit code 1 if there is none."""
 
     async def revoke(database: Database) -> Token:
-        token = await Tokens(database, time.time).revoke(token_id, _entry(database, caller_here(), "revoke token"))
+        token = await Tokens(database, time.time).revoke(token_id, _entry(database, local_admin(), "revoke token"))
         if token is None:
             raise GpudeckError(f"no token has the id {token_id} in {database.place}.", "`gpudeck token list` has all.")
         return token

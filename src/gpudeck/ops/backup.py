@@ -37,7 +37,7 @@ from gpudeck.history.embedded.journal import read_journal
 from gpudeck.model.errors import GpudeckError, UsageError
 from gpudeck.model.settings import expand_home
 from gpudeck.ops.data_folder import FILE as LOCK
-from gpudeck.ops.data_folder import caller_here, lock_exclusively, lock_for_hub, replace_files, staging
+from gpudeck.ops.data_folder import local_admin, lock_exclusively, lock_for_hub, replace_files, staging
 from gpudeck.settings import Settings, choose_data_dir, find_data_dir, load_settings
 
 FORMAT: Final = 1
@@ -398,7 +398,7 @@ def restore(file: Path, config: Path | None) -> Restored:
             elsewhere = _places_elsewhere(settings, config_file)
             apart = _set_apart(stage, elsewhere)
             names = [name for name in NAMES if name not in elsewhere and name not in manifest.left_out]
-            write_note(stage, manifest, caller_here().name)
+            write_note(stage, manifest, local_admin().name)
             aside = replace_files(data_dir, [*names, NOTE, *(path.name for path, _ in apart)])
     except BadBackup as error:
         raise GpudeckError(f"{file} cannot be restored: {error.message}.", "Nothing was changed.") from error

@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 _STAGE: Final = ".restoring"
 _DECIDED: Final = ".restored"
 _PLAN: Final = "plan.json"
-_BESIDE: Final = ("-wal", "-shm", "-journal")
+_SQLITE_SUFFIXES: Final = ("-wal", "-shm", "-journal")
 """SQLite's files next to a database belong to it: with another database they would damage it."""
 _T = TypeVar("_T")
 
@@ -88,7 +88,7 @@ def lock_exclusively(data_dir: Path) -> Iterator[None]:
 
 def _finish(data_dir: Path) -> None:
     try:
-        finish(data_dir)
+        finish_restore(data_dir)
     except OSError as error:
         raise UsageError(
             f"a restore in {data_dir} was interrupted and cannot be completed: {error}.",
@@ -166,7 +166,7 @@ def replace_files(data_dir: Path, names: list[str]) -> Path | None:
     return aside
 
 
-def finish(data_dir: Path) -> None:
+def finish_restore(data_dir: Path) -> None:
     """Complete an interrupted exchange, or undo it if it was not decided. Raises OSError."""
     shutil.rmtree(data_dir / _STAGE, ignore_errors=True)
     file = data_dir / _DECIDED / _PLAN
@@ -179,7 +179,7 @@ def finish(data_dir: Path) -> None:
 def _decide(data_dir: Path, names: list[str]) -> _Plan:
     stage = data_dir / _STAGE
     aside = data_dir / f"before-restore-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}"
-    old = [*names, *(name + end for name in names for end in _BESIDE)]
+    old = [*names, *(name + end for name in names for end in _SQLITE_SUFFIXES)]
     moves = [(name, f"{aside.name}/{name}") for name in old if os.path.lexists(data_dir / name)]
     has_old = bool(moves)
     moves += [(f"{_DECIDED}/{name}", name) for name in names if (stage / name).exists()]
@@ -252,7 +252,7 @@ def use_database(config: Path | None, work: Callable[[Database], Awaitable[_T]])
     return _use_file(folder, work)
 
 
-def caller_here() -> Caller:
+def local_admin() -> Caller:
     """The local user: write access to the hub's database means full rights."""
     try:
         user = getpass.getuser()
