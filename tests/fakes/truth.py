@@ -116,7 +116,7 @@ def _add_piece(truth: Truth, slot: GpuSlot, stretch: LoadSegment, start: float, 
     used = [memory_mib(run.work, slot.memory_mib, middle - run.start) for run, _ in stretch.parts]
     loads = [_mean_load(run.work, level) for run, level in stretch.parts]
     effort = min(1.0, sum(load * run.work.intensity for load, (run, _) in zip(loads, stretch.parts, strict=True)))
-    watts = power_watts(slot.model, effort, is_taken=True, ripple=0.0)
+    watts = power_watts(slot.model, effort, is_taken=True, noise=0.0)
     # A MIG instance tells neither its utilization nor its power, and so nobody knows whether it idles.
     is_told = slot.parent is None
     peaks = _peaks(slot, stretch, end)

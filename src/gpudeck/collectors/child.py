@@ -101,8 +101,8 @@ class ChildCollector:
     """Runs the collector called `name` in a child process; no call of `collect` takes longer than `deadline` seconds.
 
     A reading that takes longer stays outstanding, and every later call fails at once until it returns. After
-    `kill_after` seconds the child is killed. A new one starts as soon as the old one has ended, which a process that
-    hangs in the kernel (D state) may not do. `close` may be called from any thread.
+    `kill_after` seconds the child is killed. A new one starts as soon as the old one has ended; a process in D state
+    (hanging in the kernel) may never end. `close` may be called from any thread.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ from gpudeck.collectors.drm_clients import (
     find_kfd_memory,
 )
 from gpudeck.collectors.host import HostFiles, machine_id
-from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, Owners, ProcessUse, merge_uses
+from gpudeck.collectors.owners import MAX_PLAUSIBLE_BYTES, GpuDraft, Owners, ProcessUse, merge_uses
 from gpudeck.collectors.proc import Proc, read_word
 from gpudeck.model.errors import Absent
 from gpudeck.model.report import GpuReading, Report
@@ -180,7 +180,9 @@ def _find_use(
     open_files = sum(amount or 0 for amount in amounts) if amounts and None not in amounts else None
     # Both count what ROCm allocated, so a process in both is not the sum.
     amounts = [open_files, held.get(pid)]
-    memory = max((amount for amount in amounts if amount is not None and 0 <= amount < BYTES_BELOW), default=None)
+    memory = max(
+        (amount for amount in amounts if amount is not None and 0 <= amount <= MAX_PLAUSIBLE_BYTES), default=None
+    )
     if memory is None:
         reasons["memory_used_bytes"] = ASLEEP if is_asleep else NO_VALUE
     percents = [shares.clients[client.key] for client in clients if client.key in shares.clients]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from gpudeck.collectors import base, smi_command
 from gpudeck.collectors.base import NO_VALUE, Measured
 from gpudeck.collectors.host import HostFigures, boot_id, find_container, machine_id, read_os_name
-from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, ProcessOwner, ProcessUse, merge_uses
+from gpudeck.collectors.owners import MAX_PLAUSIBLE_BYTES, GpuDraft, ProcessOwner, ProcessUse, merge_uses
 from gpudeck.collectors.redaction import clean
 from gpudeck.collectors.smi_command import (
     FATAL,
@@ -121,7 +121,7 @@ def _read_process(pid: str, gpu_instance: int | None, compute_instance: int | No
 
 def _take_memory(use: SmiProcess, value: str) -> None:
     memory = read_number(value)
-    if memory is not None and 0 <= memory < BYTES_BELOW:
+    if memory is not None and 0 <= memory <= MAX_PLAUSIBLE_BYTES:
         use.memory_bytes = int(memory)
         use.reasons.pop("memory_used_bytes", None)
     else:

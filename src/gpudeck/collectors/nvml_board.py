@@ -39,7 +39,7 @@ from gpudeck.collectors.nvml_device import (
     read_uuid_and_name,
 )
 from gpudeck.collectors.nvml_gpm import ACTIVITY_NAMES, BOARD_NAMES, INSTANCE_NAMES, OF_GPU_INSTANCE, ActivityWatch
-from gpudeck.collectors.owners import BYTES_BELOW, GpuDraft, ProcessUse, merge_uses
+from gpudeck.collectors.owners import MAX_PLAUSIBLE_BYTES, GpuDraft, ProcessUse, merge_uses
 from gpudeck.model.catalog import GPU_METRICS
 from gpudeck.model.report import GpuReading
 
@@ -117,7 +117,7 @@ def read_uses(nvml: Any, handle: Any) -> tuple[list[ProcessUse] | None, str | No
         try:
             for process in call_newest(nvml, functions, handle):
                 memory = process.usedGpuMemory
-                known = memory if memory is not None and memory < BYTES_BELOW else None
+                known = memory if memory is not None and memory <= MAX_PLAUSIBLE_BYTES else None
                 listed.append(ProcessUse(process.pid, known, graphics_only=kind == "Graphics"))
         except nvml.NVMLError as error:
             if error.value in FATAL:

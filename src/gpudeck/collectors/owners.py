@@ -24,8 +24,8 @@ _MAX_PARENTS = 64
 _STEP = re.compile(r"slurmstepd: \[(\d{1,20})\b")
 _ID_LENGTH, _SHORT_ID_LENGTH = 64, 12
 MAX_PROCESSES = 1024
-BYTES_BELOW = 2**53
-"""An amount of memory from here on is an error of the driver."""
+MAX_PLAUSIBLE_BYTES = 2**53 - 1
+"""A larger amount of memory is an error of the driver."""
 GONE = "the process is not in /proc"
 DEAD = "no such process: memory in use by a dead process"
 ALL_HIDDEN = (
@@ -213,8 +213,8 @@ def _name_owner(use: ProcessUse, owner: ProcessOwner, is_display: Callable[[str]
 
 
 def merge_uses(uses: Iterable[ProcessUse]) -> list[ProcessUse]:
-    """One use a process, most memory first, and no more than a report may hold. A process that computes and draws may
-    be listed twice, each time with all of its memory."""
+    """Merges to one entry per process, most memory first, and no more than a report may hold. A driver may list a
+    process that both computes and renders twice, each time with all of its memory."""
     merged: dict[int, ProcessUse] = {}
     for use in uses:
         before = merged.setdefault(use.pid, use)

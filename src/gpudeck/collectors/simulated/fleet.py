@@ -38,11 +38,11 @@ _HOT_EVERY_S = 6 * 3600
 """How often a blocked fan is checked: the time at which it gets too hot is not known in advance."""
 
 
-def read_metrics(host: HostSpec, stretches: Sequence[LoadSegment], now: float) -> dict[str, Number]:
+def read_metrics(host: HostSpec, segments: Sequence[LoadSegment], now: float) -> dict[str, Number]:
     """The figures of a host with this work on its GPUs, read every 12 s."""
     chassis, salt = host.chassis, host.salt
     t = now - (now + salt % 12) % BEAT_S
-    demanded, ram, receive, transmit = _demand(salt, stretches, t)
+    demanded, ram, receive, transmit = _demand(salt, segments, t)
     threads = min(chassis.cpu_threads * 0.97, demanded * (1 + 0.12 * wave(salt, t, 40.0)))
     root = _disk(host.volumes[0], now)
     total, swap = chassis.ram_gib * _GIB, host.swap_gib * _GIB
@@ -64,12 +64,12 @@ def read_metrics(host: HostSpec, stretches: Sequence[LoadSegment], now: float) -
     return {name: HOST_METRICS[name].round(value) for name, value in values.items()}
 
 
-def _demand(salt: int, stretches: Sequence[LoadSegment], t: float) -> tuple[float, float, float, float]:
+def _demand(salt: int, segments: Sequence[LoadSegment], t: float) -> tuple[float, float, float, float]:
     """Threads, bytes of memory, and bytes received and sent per second."""
     threads, ram = 1.0 + 0.4 * draw(salt, 1), 0.0
     receive = transmit = 4e4 + 2e5 * draw(salt, 3)
-    for stretch in stretches:
-        for run, level in stretch.parts:
+    for segment in segments:
+        for run, level in segment.parts:
             work = run.work
             fetched = FETCH_BYTES_PER_SECOND * work.threads * level
             threads += work.threads * (0.15 + 0.85 * (level > 0))

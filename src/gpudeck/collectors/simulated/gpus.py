@@ -130,7 +130,7 @@ class Breakdown(NamedTuple):
 
 
 def breakdowns(salt: int, start: float, end: float) -> Iterator[Breakdown]:
-    """One failure in each stretch of `_BREAKDOWN_EVERY_S` seconds, from that of `start` to that of `end`."""
+    """One failure in each interval of `_BREAKDOWN_EVERY_S` seconds, from the interval of `start` to that of `end`."""
     for number in range(floor(start / _BREAKDOWN_EVERY_S), floor(end / _BREAKDOWN_EVERY_S) + 1):
         luck = draw(salt, 5 * number) * (_BREAKDOWN_EVERY_S - _STRAIN_S - 1200)
         at = number * _BREAKDOWN_EVERY_S + _STRAIN_S + int(luck)
@@ -183,7 +183,7 @@ class SimulatedGpu:
             slot.uuid, slot.index, slot.name, slot.model.vendor, slot.parent, slot.instance, slot.pci_address
         )
         self._offset_s = slot.salt % 24
-        self._stretch: LoadSegment | None = None
+        self._segment: LoadSegment | None = None
         self._read_at = nan
         self._metrics: dict[str, Number] = {}
         self._processes: list[Process] = []
@@ -192,14 +192,14 @@ class SimulatedGpu:
         self._unknown = unknowns(slot)
 
     def reading(self, now: float) -> GpuReading:
-        stretch = self._track.at(now)
-        idle_since = self._life.booted(now) if self.slot.fault in {"orphaned", "missing"} else stretch.idle_since
+        segment = self._track.at(now)
+        idle_since = self._life.booted(now) if self.slot.fault in {"orphaned", "missing"} else segment.idle_since
         idle_seconds = 0 if idle_since is None else round(now - idle_since)
         if any(start <= now < end for start, end in missing_spans(self.slot, now, now)):
             unknown = dict.fromkeys(GPU_METRICS, FELL_OFF)
             lost = {"missing": FELL_OFF, "unknown": unknown, "processes_reason": FELL_OFF}
             return replace(self._gpu, idle_seconds=idle_seconds, **lost)
-        self._read(stretch, now)
+        self._read(segment, now)
         return replace(
             self._gpu,
             metrics=self._metrics.copy(),
@@ -209,19 +209,19 @@ class SimulatedGpu:
             events=list(faults_between(self.slot, self._timeline, now - DAY, now)),
         )
 
-    def _read(self, stretch: LoadSegment, now: float) -> None:
-        is_lively = stretch.idle_since is None or any(now < run.start + run.work.ramp_s for run, _ in stretch.parts)
+    def _read(self, segment: LoadSegment, now: float) -> None:
+        is_lively = segment.idle_since is None or any(now < run.start + run.work.ramp_s for run, _ in segment.parts)
         beat_s = WORK_BEAT_S if is_lively else REST_BEAT_S
-        t = max(stretch.start, now - (now + self._offset_s) % beat_s)
-        if stretch is not self._stretch or t != self._read_at:
-            self._stretch, self._read_at = stretch, t
-            self._processes = self._read_processes(stretch, t)
-            self._metrics = self._read_metrics(stretch, t)
+        t = max(segment.start, now - (now + self._offset_s) % beat_s)
+        if segment is not self._segment or t != self._read_at:
+            self._segment, self._read_at = segment, t
+            self._processes = self._read_processes(segment, t)
+            self._metrics = self._read_metrics(segment, t)
 
-    def _read_metrics(self, stretch: LoadSegment, t: float) -> dict[str, Number]:
-        slot, model, is_taken = self.slot, self.slot.model, bool(stretch.parts)
-        doing, celsius = physics.add_up(stretch.parts, slot.number, t), self._celsius(t)
-        watts = physics.power_watts(model, doing.effort, is_taken=is_taken, ripple=wave(slot.salt, t, 7.0))
+    def _read_metrics(self, segment: LoadSegment, t: float) -> dict[str, Number]:
+        slot, model, is_taken = self.slot, self.slot.model, bool(segment.parts)
+        doing, celsius = physics.sum_loads(segment.parts, slot.number, t), self._celsius(t)
+        watts = physics.power_watts(model, doing.effort, is_taken=is_taken, noise=wave(slot.salt, t, 7.0))
         metrics = self._settled.copy()
         metrics["utilization_percent"] = round(100 * doing.load)
         metrics["memory_utilization_percent"] = round(100 * doing.bandwidth)
@@ -239,13 +239,13 @@ class SimulatedGpu:
             metrics["decoder_percent"] = round(100 * doing.video)
             metrics["performance_state"] = model.features.states[is_taken]
             metrics["throttled_power"] = int(watts >= physics.CAPPED * model.limit_watts)
-            metrics["throttled_thermal"] = int(celsius >= physics.STIFLED_CELSIUS)
+            metrics["throttled_thermal"] = int(celsius >= physics.THROTTLE_CELSIUS)
             metrics["throttled_hardware"] = int(celsius >= physics.SLOWDOWN_CELSIUS)
             metrics["temperature_margin_celsius"] = round(physics.SLOWDOWN_CELSIUS) - round(celsius)
             metrics["energy_joules"] = int(_MEAN_POWER * model.limit_watts * (t - self._life.booted(t)))
             if model.features.measures_activity:
-                slow = self._slow_beat(stretch.start, t)
-                metrics |= physics.add_up_activity(stretch.parts, slot.number, slow)
+                slow = self._slow_beat(segment.start, t)
+                metrics |= physics.sum_activity(segment.parts, slot.number, slow)
         return metrics | errors(slot, t - self._life.booted(t)) if self._wears else metrics
 
     def _slow_beat(self, since: float, t: float) -> float:
@@ -253,14 +253,14 @@ class SimulatedGpu:
 
     def _celsius(self, t: float) -> float:
         """An unstable GPU is too hot while it works in the hours before it fails."""
-        slot, heat, room = self.slot, self._track.at(t).heat, physics.room_offset(self.slot.salt, t)
+        slot, heat, ambient = self.slot, self._track.at(t).heat, physics.ambient_offset(self.slot.salt, t)
         if slot.fault == "hot":
-            return physics.stifled_temperature(heat, room)
+            return physics.throttled_temperature(heat, ambient)
         if slot.fault == "unstable" and heat > physics.WORKING_HEAT:
             (one,) = breakdowns(slot.salt, t, t)
             if 0 <= one.at - t < _STRAIN_S:
-                return physics.stifled_temperature(1.0, room)
-        return physics.temperature(slot.model, heat, room)
+                return physics.throttled_temperature(1.0, ambient)
+        return physics.temperature(slot.model, heat, ambient)
 
     def _used_mib(self) -> int:
         slot = self.slot
@@ -270,8 +270,8 @@ class SimulatedGpu:
         kept = slot.memory_mib // 200 if held else 1 + slot.salt % 12
         return min(slot.memory_mib, held + kept)
 
-    def _read_processes(self, stretch: LoadSegment, t: float) -> list[Process]:
-        processes = [self._read_process(run, level, stretch.start, t) for run, level in stretch.parts]
+    def _read_processes(self, segment: LoadSegment, t: float) -> list[Process]:
+        processes = [self._read_process(run, level, segment.start, t) for run, level in segment.parts]
         return [*processes, self._display(t)] if self.slot.has_display else processes
 
     def _read_process(self, run: SimulatedJob, level: float, since: float, t: float) -> Process:
@@ -312,7 +312,7 @@ def board_metrics(slot: GpuSlot, now: float) -> dict[str, Number]:
     model, t = slot.model, now - now % REST_BEAT_S
     salt = slot.salt - (slot.instance or 0)
     effort = 0.45 + 0.3 * wave(salt, t, 1800.0)
-    celsius = physics.temperature(model, effort, physics.room_offset(salt, t))
+    celsius = physics.temperature(model, effort, physics.ambient_offset(salt, t))
     return {
         "temperature_celsius": round(celsius),
         "memory_temperature_celsius": round(celsius * (model.features.memory_warmth or 1.0)),
@@ -335,7 +335,7 @@ class GpuInstance(SimulatedGpu):
         reading.metrics.update(board_metrics(self.slot, now))
         return reading
 
-    def _read_metrics(self, stretch: LoadSegment, t: float) -> dict[str, Number]:
+    def _read_metrics(self, segment: LoadSegment, t: float) -> dict[str, Number]:
         return self._settled | {"memory_used_bytes": self._used_mib() * MIB}
 
     def _process_percent(self, run: SimulatedJob, level: float, t: float) -> float | None:

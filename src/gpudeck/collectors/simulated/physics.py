@@ -13,15 +13,15 @@ from gpudeck.model.report import Number
 
 CONTEXT_MIB = 420
 HOTTEST_CELSIUS = 93.0
-STIFLED_CELSIUS = 88.0
-"""From here on the driver slows a GPU."""
+THROTTLE_CELSIUS = 88.0
+"""The driver throttles a GPU at this temperature and above."""
 SLOWDOWN_CELSIUS = 92.0
-"""From here on the GPU itself goes slow, a few degrees before it would switch off."""
+"""The hardware throttles a GPU at this temperature and above, a few degrees below its shutdown temperature."""
 CAPPED = 0.95
-"""From this share of its power limit on a GPU slows itself to stay within it."""
+"""A GPU that uses at least this share of its power limit throttles itself to stay within the limit."""
 MIN_LEVEL = 0.08
 WORKING_HEAT = 0.3
-"""From here on a board is warm from work."""
+"""A board with at least this `heat` is warm from work."""
 
 
 def utilization(work: Work, level: float, salt: int, t: float) -> float:
@@ -32,7 +32,7 @@ def utilization(work: Work, level: float, salt: int, t: float) -> float:
 
 
 class GpuLoad(NamedTuple):
-    """The use of a GPU by all its jobs, each 0–1. `effort` is the load as far as it takes power."""
+    """The use of a GPU by all its jobs. All values are 0–1. `effort` is the part of the load that draws power."""
 
     load: float
     effort: float
@@ -40,7 +40,7 @@ class GpuLoad(NamedTuple):
     video: float
 
 
-def add_up(parts: Iterable[tuple[SimulatedJob, float]], salt: int, t: float) -> GpuLoad:
+def sum_loads(parts: Iterable[tuple[SimulatedJob, float]], salt: int, t: float) -> GpuLoad:
     """`parts` are jobs with their levels. Some servers decode video."""
     load = effort = bandwidth = video = 0.0
     for run, level in parts:
@@ -53,7 +53,7 @@ def add_up(parts: Iterable[tuple[SimulatedJob, float]], salt: int, t: float) -> 
     return GpuLoad(min(1.0, load), min(1.0, effort), min(1.0, bandwidth), video)
 
 
-def add_up_activity(parts: Iterable[tuple[SimulatedJob, float]], salt: int, t: float) -> dict[str, Number]:
+def sum_activity(parts: Iterable[tuple[SimulatedJob, float]], salt: int, t: float) -> dict[str, Number]:
     sums = [0.0] * len(ACTIVITY_METRICS)
     for run, level in parts:
         share = utilization(run.work, level, salt, t) / 100
@@ -74,24 +74,25 @@ def memory_mib(work: Work, total_mib: int, age_s: float) -> int:
     return context + int((full - context) * age_s / work.ramp_s)
 
 
-def power_watts(model: SimulatedModel, effort: float, *, is_taken: bool, ripple: float) -> float:
-    """`effort` is the work weighted with its intensity (0–1), `ripple` the noise (-1–1)."""
+def power_watts(model: SimulatedModel, effort: float, *, is_taken: bool, noise: float) -> float:
+    """`effort` is the load weighted with its intensity (0–1); `noise` is between -1 and 1."""
     rest = model.ready_watts if is_taken else model.idle_watts
     drawn = rest + (model.limit_watts - rest) * effort
-    return min(float(model.limit_watts), drawn + ripple * (0.6 + drawn * 0.012))
+    return min(float(model.limit_watts), drawn + noise * (0.6 + drawn * 0.012))
 
 
-def temperature(model: SimulatedModel, heat: float, room: float) -> float:
-    """`heat` is the work that warms the board (0–1), `room` how many degrees its surroundings are above the usual."""
-    return model.cool_celsius + (model.hot_celsius - model.cool_celsius) * heat + room
+def temperature(model: SimulatedModel, heat: float, ambient_offset: float) -> float:
+    """`heat` is the load that warms the board (0–1); `ambient_offset` is in °C above the usual room temperature."""
+    return model.cool_celsius + (model.hot_celsius - model.cool_celsius) * heat + ambient_offset
 
 
-def stifled_temperature(heat: float, room: float) -> float:
+def throttled_temperature(heat: float, ambient_offset: float) -> float:
     """The temperature of a GPU without airflow: always too hot, a little more so when it works."""
-    return min(HOTTEST_CELSIUS, max(STIFLED_CELSIUS, STIFLED_CELSIUS + 4.0 * heat + room))
+    return min(HOTTEST_CELSIUS, max(THROTTLE_CELSIUS, THROTTLE_CELSIUS + 4.0 * heat + ambient_offset))
 
 
-def room_offset(salt: int, t: float) -> float:
+def ambient_offset(salt: int, t: float) -> float:
+    """°C above the usual room temperature: a daily cycle, and slow random changes."""
     return 1.2 * sin(2 * pi * (t / 86_400 - 0.38)) + 1.1 * wave(salt, t, 900.0)
 
 
@@ -105,7 +106,7 @@ def clock_sm_mhz(model: SimulatedModel, load: float, celsius: float, *, is_taken
     empty, full = model.clock_sm_mhz
     if not is_taken:
         return empty
-    pace = 1.0 - 0.14 * load * load - (0.22 if celsius >= STIFLED_CELSIUS else 0.0)
+    pace = 1.0 - 0.14 * load * load - (0.22 if celsius >= THROTTLE_CELSIUS else 0.0)
     return int(full * pace) // 15 * 15
 
 
@@ -200,41 +201,41 @@ def segment_at(tenure: Tenure, slot: int, t: float) -> LoadSegment:
         return LoadSegment(tenure.start, tenure.end, (), 0.0, tenure.start)
     phase, guest = phase_at(run, t), run.guest
     if guest is None or slot not in guest.slots:
-        return _stretch(phase.start, phase.end, [(run, phase)])
+        return _make_segment(phase.start, phase.end, [(run, phase)])
     if t < guest.start:
-        return _stretch(phase.start, min(phase.end, guest.start), [(run, phase)])
+        return _make_segment(phase.start, min(phase.end, guest.start), [(run, phase)])
     if t >= guest.end:
-        return _stretch(max(phase.start, guest.end), phase.end, [(run, phase)])
+        return _make_segment(max(phase.start, guest.end), phase.end, [(run, phase)])
     second = phase_at(guest, t)
     start, end = max(phase.start, second.start, guest.start), min(phase.end, second.end)
-    return _stretch(start, end, [(run, phase), (guest, second)])
+    return _make_segment(start, end, [(run, phase), (guest, second)])
 
 
-def _stretch(start: float, end: float, together: list[tuple[SimulatedJob, Phase]]) -> LoadSegment:
+def _make_segment(start: float, end: float, together: list[tuple[SimulatedJob, Phase]]) -> LoadSegment:
     parts = tuple([(run, phase.level) for run, phase in together])
     heat = min(1.0, sum([level * run.work.intensity for run, level in parts]))
     idle_since = None if any(level for _, level in parts) else max([phase.start for _, phase in together])
     return LoadSegment(start, end, parts, heat, idle_since)
 
 
-_NOTHING = LoadSegment(0.0, 0.0, (), 0.0, 0.0)
+_NO_SEGMENT = LoadSegment(0.0, 0.0, (), 0.0, 0.0)
 
 
 class SlotTrack:
-    """Caches the last stretch, because the next request is nearly always for the same one."""
+    """Caches the last segment, because the next request is nearly always for the same one."""
 
     def __init__(self, timeline: Timeline, slot: int) -> None:
         self._timeline = timeline
         self._slot = slot
         self._tenure = Tenure(0.0, 0.0, None, 0.0)
-        self._stretch = _NOTHING
+        self._segment = _NO_SEGMENT
         self._known_from = 0.0
 
     def at(self, t: float) -> LoadSegment:
-        """The stretch that `t` falls into. The same one is the same object until another is asked for."""
-        if not self._known_from <= t < self._stretch.end:
+        """The segment at `t`. Consecutive calls within one segment return the same object."""
+        if not self._known_from <= t < self._segment.end:
             if not self._tenure.known_from <= t < self._tenure.end:
                 self._tenure = self._timeline.tenure(self._slot, t)
-            self._stretch = segment_at(self._tenure, self._slot, t)
-            self._known_from = max(self._stretch.start, self._tenure.known_from)
-        return self._stretch
+            self._segment = segment_at(self._tenure, self._slot, t)
+            self._known_from = max(self._segment.start, self._tenure.known_from)
+        return self._segment
