@@ -52,10 +52,10 @@ def xid(at: float, code: int) -> Event:
 
 async def fill(database: Database) -> None:
     for start, end, user in ((AT - HOUR, AT + HOUR, "carol"), (AT - 9 * HOUR, AT, "dan"), (AT + 1, AT + HOUR, "eve")):
-        async with ReservationStore(database).writing() as writing:
+        async with ReservationStore(database).write_transaction() as transaction:
             row: dict[str, Any] = {"kind": "reservation", "user": user, "start": start, "end": end, "note": ""}
             row |= {"created_at": start, "created_by": user, "changed_at": start}
-            await writing.add(row, [ReservedGpu("GPU-100", "gpu01", "0")])
+            await transaction.add(row, [ReservedGpu("GPU-100", "gpu01", "0")])
     times = {
         "then": (AT - HOUR, AT + HOUR, AT + 60),
         "seen": (AT - HOUR, None, AT - 60),

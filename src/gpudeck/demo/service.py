@@ -170,11 +170,11 @@ class DemoScenario(Service):
             return
         plan = await asyncio.to_thread(plan_reservations, self._fleet, now, self._days)
         for place in range(0, len(plan), _AT_ONCE):
-            async with self._store.writing() as writing:
+            async with self._store.write_transaction() as transaction:
                 for one in plan[place : place + _AT_ONCE]:
                     span = ReservationSpan(one.start, one.end)
                     row = new_row(one.user, one.user, span, one.note, min(one.start - 3600, now))
-                    await writing.add(row | {"used_at": one.used_at}, one.gpus)
+                    await transaction.add(row | {"used_at": one.used_at}, one.gpus)
         await self._calendar.load()
 
     async def drain(self) -> None:

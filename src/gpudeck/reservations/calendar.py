@@ -156,10 +156,10 @@ class ReservationCalendar:
         """Make a reservation for `owner`; `by` is the caller if that is another user."""
         by = by or owner
         now = self.now()
-        async with self._store.writing() as writing:
-            span, gpus = await self._decide(writing, draft, owner, known, by)
-            ended = await end_claims(writing, gpus, span, owner.name, now)
-            made = await writing.add(new_row(owner.name, by.name, span, draft.note, now), gpus)
+        async with self._store.write_transaction() as transaction:
+            span, gpus = await self._decide(transaction, draft, owner, known, by)
+            ended = await end_claims(transaction, gpus, span, owner.name, now)
+            made = await transaction.add(new_row(owner.name, by.name, span, draft.note, now), gpus)
         self._take(*ended, made)
         return made
 
@@ -167,10 +167,10 @@ class ReservationCalendar:
         self, draft: ReservationDraft, owner: Requester, known: Known, *, by: Requester | None = None
     ) -> ReservationPlan:
         """The result of `reserve` now, with the same errors. Nothing is written."""
-        async with self._store.reading() as reading:
-            span, gpus = await self._decide(reading, draft, owner, known, by or owner)
+        async with self._store.read_transaction() as transaction:
+            span, gpus = await self._decide(transaction, draft, owner, known, by or owner)
             hosts = {gpu.host for gpu in gpus}
-            others = await self._overlapping(reading, None, span.start, span.end)
+            others = await self._overlapping(transaction, None, span.start, span.end)
         nearby = [one for one in others if any(gpu.host in hosts for gpu in one.gpus)]
         return ReservationPlan(span, gpus, nearby)
 
@@ -178,8 +178,8 @@ class ReservationCalendar:
         """All of it or nothing. The past of a running reservation stays as it was. If nothing changes, nothing is
         written, and both sides of the edit are the same object."""
         now = self.now()
-        async with self._store.writing() as writing:
-            before = await self._find_open(writing, number, by, now)
+        async with self._store.write_transaction() as transaction:
+            before = await self._find_open(transaction, number, by, now)
             if change.version is not None and change.version != before.version:
                 raise ReservationChanged(before)
             span = changed_span(before, change, now)
@@ -187,9 +187,11 @@ class ReservationCalendar:
             owner = Requester(change.user or before.user, logins=by.logins if before.user == by.name else frozenset())
             gpus = before.gpus
             if change.wanted is not None:
-                gpus = await self._settle(writing, change.wanted, rest, owner, known, but=number, is_admin=by.is_admin)
+                gpus = await self._settle(
+                    transaction, change.wanted, rest, owner, known, but=number, is_admin=by.is_admin
+                )
             elif (span.start, span.end) != (before.start, before.end):
-                await self._check_free(writing, gpus, rest, owner.name, but=number, drained=self._drained(known))
+                await self._check_free(transaction, gpus, rest, owner.name, but=number, drained=self._drained(known))
             values = {
                 "start": span.start,
                 "end": span.end,
@@ -200,29 +202,29 @@ class ReservationCalendar:
             if is_same and all(getattr(before, name) == value for name, value in values.items()):
                 return ReservationEdit(before, before)
             if not by.is_admin:
-                others = await writing.of_user(owner.name, rest.start, rest.end, but=number)
+                others = await transaction.of_user(owner.name, rest.start, rest.end, but=number)
                 check_limits(span, gpus, others, self.settings, now, longest_before=before.end - before.start)
-            after = await write_change(writing, before, values, gpus, now)
+            after = await write_change(transaction, before, values, gpus, now)
         self._take(after)
         return ReservationEdit(before, after)
 
     async def release(self, number: int, by: Requester, reason: str = "") -> ReservationEdit:
         """A running reservation ends now and its past stays; a planned one never counts."""
         now = self.now()
-        async with self._store.writing() as writing:
-            before = await self._find_open(writing, number, by, now)
-            after = await write_release(writing, before, reason or f"given back by {by.name}", now)
+        async with self._store.write_transaction() as transaction:
+            before = await self._find_open(transaction, number, by, now)
+            after = await write_release(transaction, before, reason or f"given back by {by.name}", now)
         self._take(after)
         return ReservationEdit(before, after)
 
     async def release_unused(self, number: int) -> ReservationEdit | None:
         """Release a reservation that was never used; None if it has been used, or is over."""
         now = self.now()
-        async with self._fenced.writing() as writing:
-            before = await writing.find(number)
+        async with self._fenced.write_transaction() as transaction:
+            before = await transaction.find(number)
             if before is None or not before.counts_at(now) or before.used_at is not None:
                 return None
-            after = await write_release(writing, before, NO_SHOW, now)
+            after = await write_release(transaction, before, NO_SHOW, now)
         self._take(after)
         return ReservationEdit(before, after)
 
@@ -238,28 +240,28 @@ class ReservationCalendar:
         now, reserved = self.now(), [ReservedGpu(gpu.uuid, gpu.host, gpu.label) for gpu in gpus]
         # Rounded so that the claim lasts at least for the promised time.
         span = ReservationSpan(math.floor(now), math.ceil(now + seconds))
-        async with self._store.writing() as writing:
-            await self._check_free(writing, reserved, span, user, spares="reservation")
-            made = await writing.add(new_row(user, user, span, "starting", now) | {"kind": "claim"}, reserved)
+        async with self._store.write_transaction() as transaction:
+            await self._check_free(transaction, reserved, span, user, spares="reservation")
+            made = await transaction.add(new_row(user, user, span, "starting", now) | {"kind": "claim"}, reserved)
         self._take(made)
         return made.id
 
     async def extend_claim(self, number: int, until: float) -> bool:
         """False if there is no such claim, or it is over. Raises Conflict if others have one of its GPUs then."""
         now = self.now()
-        async with self._store.writing() as writing:
-            if (before := await _find_claim(writing, number, now)) is None:
+        async with self._store.write_transaction() as transaction:
+            if (before := await _find_claim(transaction, number, now)) is None:
                 return False
             span = ReservationSpan(math.floor(now), math.ceil(until))
-            await self._check_free(writing, before.gpus, span, before.user, but=number, spares="reservation")
-            self._take(await writing.change(before, {"end": span.end, "changed_at": now}))
+            await self._check_free(transaction, before.gpus, span, before.user, but=number, spares="reservation")
+            self._take(await transaction.change(before, {"end": span.end, "changed_at": now}))
         return True
 
     async def end_claim(self, number: int) -> None:
         now = self.now()
-        async with self._store.writing() as writing:
-            if (before := await _find_claim(writing, number, now)) is not None:
-                self._take(await write_release(writing, before, "started", now))
+        async with self._store.write_transaction() as transaction:
+            if (before := await _find_claim(transaction, number, now)) is not None:
+                self._take(await write_release(transaction, before, "started", now))
 
     async def next_free(
         self, wanted: ReservationRequest, length: float, known: Known, *, start: float | None = None
@@ -294,7 +296,7 @@ class ReservationCalendar:
 
     async def _settle(
         self,
-        writing: ReservationTransaction,
+        transaction: ReservationTransaction,
         wanted: ReservationRequest,
         span: ReservationSpan,
         owner: Requester,
@@ -307,12 +309,12 @@ class ReservationCalendar:
         drained = self._drained(known)
         if wanted.any is None:
             gpus = find_named(wanted, known)
-            await self._check_free(writing, gpus, span, owner.name, but=but, drained=drained)
+            await self._check_free(transaction, gpus, span, owner.name, but=but, drained=drained)
             if not is_admin and span.start <= self.now():
                 check_in_use(gpus, owner.logins, known)
             return gpus
         tiers = self._matching(wanted.any, span, known)
-        taken = await self._overlapping(writing, None, span.start, None, but=but)
+        taken = await self._overlapping(transaction, None, span.start, None, but=but)
         slot = first_slot(tiers, taken, wanted.any, span, drained, in_use=_in_use(known))
         if slot is None or slot.start > span.start:
             raise describe_too_few(wanted.any, slot)
@@ -320,7 +322,7 @@ class ReservationCalendar:
 
     async def _check_free(
         self,
-        writing: ReservationTransaction,
+        transaction: ReservationTransaction,
         gpus: Sequence[ReservedGpu],
         span: ReservationSpan,
         user: str,
@@ -331,7 +333,7 @@ class ReservationCalendar:
     ) -> None:
         """Raises Conflict. Own reservations of the kind `spares` do not conflict: a claim and a reservation of one user
         go together, while two claims are for two processes."""
-        later = await self._overlapping(writing, {gpu.uuid for gpu in gpus}, span.start, None, but=but)
+        later = await self._overlapping(transaction, {gpu.uuid for gpu in gpus}, span.start, None, but=but)
         others = [one for one in later if one.user != user or one.kind != spares or one.scheduler is not None]
         check_drained(gpus, others, span, drained)
         check_free(gpus, others, span, drained)
@@ -357,11 +359,13 @@ class ReservationCalendar:
     def _drained(self, known: Known) -> Drained:
         return drained_gpus(self._maintenance(), known)
 
-    async def _find_open(self, writing: ReservationTransaction, number: int, by: Requester, now: float) -> Reservation:
+    async def _find_open(
+        self, transaction: ReservationTransaction, number: int, by: Requester, now: float
+    ) -> Reservation:
         if foreign := self._find_of_schedulers(number):
             message = f"{foreign.title} is a reservation of the scheduler: it cannot be changed here."
             raise ReservationRefused("read_only", message, "Change it in the scheduler (Slurm: scontrol).")
-        found = await writing.find(number)
+        found = await transaction.find(number)
         if found is None:
             raise NoSuchReservation(number)
         if not by.may_change(found):
@@ -381,8 +385,8 @@ class ReservationCalendar:
         self._changed()
 
 
-async def _find_claim(writing: ReservationTransaction, number: int, now: float) -> Reservation | None:
-    found = await writing.find(number)
+async def _find_claim(transaction: ReservationTransaction, number: int, now: float) -> Reservation | None:
+    found = await transaction.find(number)
     return found if found is not None and found.kind == "claim" and found.counts_at(now) else None
 
 

@@ -1,7 +1,7 @@
 """Reservations in the database, separate for each fleet: a simulated one is not mixed with the real one.
 
-Code that writes what depends on what it reads does both in one `writing`. On SQLite a transaction is exclusive; on
-PostgreSQL one lock serialises the writers of all hubs, as writing is rare and short.
+Code whose writes depend on what it reads does both in one `write_transaction`. On SQLite a transaction is exclusive;
+on PostgreSQL one lock serialises the writers of all hubs, because writes are rare and short.
 """
 
 import contextlib
@@ -108,14 +108,14 @@ class ReservationStore(FleetStore):
     """The reservations of one fleet. All methods raise Temporary if the database does not answer."""
 
     @contextlib.asynccontextmanager
-    async def reading(self) -> AsyncIterator[ReservationTransaction]:
-        """For reading alone: others may write meanwhile."""
+    async def read_transaction(self) -> AsyncIterator[ReservationTransaction]:
+        """For reading only: does not block writers."""
         async with self._database.begin() as connection:
             yield ReservationTransaction(connection, self._fleet)
 
     @contextlib.asynccontextmanager
-    async def writing(self) -> AsyncIterator[ReservationTransaction]:
-        """Kept when the block ends, undone when it raises. Short: others wait."""
+    async def write_transaction(self) -> AsyncIterator[ReservationTransaction]:
+        """Commits at the end, rolls back on an exception. Keep it short: it blocks other writers."""
         async with self._database.begin() as connection:
             if self._database.kind == "postgresql":
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
@@ -134,8 +134,8 @@ class ReservationStore(FleetStore):
 
     async def find(self, number: int) -> Reservation | None:
         """Also one that was released before it began."""
-        async with self.reading() as reading:
-            return await reading.find(number)
+        async with self.read_transaction() as transaction:
+            return await transaction.find(number)
 
     async def note_use(self, number: int, at: float) -> None:
         """Its owner uses one of its GPUs. The version stays."""
@@ -199,7 +199,7 @@ def new_row(user: str, by: str, span: ReservationSpan, note: str, now: float) ->
 
 
 async def write_change(
-    writing: ReservationTransaction,
+    transaction: ReservationTransaction,
     before: Reservation,
     values: dict[str, Any],
     gpus: Sequence[ReservedGpu],
@@ -213,26 +213,28 @@ async def write_change(
             before.user, before.created_by, ReservationSpan(before.start, moment), before.note, before.created_at
         )
         past |= {"kind": before.kind, "used_at": before.used_at, "changed_at": now, "released_at": now}
-        await writing.add(past | {"release_reason": f"moved: see {before.id}"}, before.gpus)
+        await transaction.add(past | {"release_reason": f"moved: see {before.id}"}, before.gpus)
         values = values | {"start": moment, "used_at": None}
-    return await writing.change(before, values | {"changed_at": now}, gpus if is_moved else None)
+    return await transaction.change(before, values | {"changed_at": now}, gpus if is_moved else None)
 
 
-async def write_release(writing: ReservationTransaction, before: Reservation, reason: str, now: float) -> Reservation:
+async def write_release(
+    transaction: ReservationTransaction, before: Reservation, reason: str, now: float
+) -> Reservation:
     """A running reservation ends now; a planned one never counts."""
     values: dict[str, Any] = {"released_at": now, "release_reason": normalize(reason, 256), "changed_at": now}
     if now > before.start:
         values["end"] = min(before.end, max(before.start, float(math.floor(now))))
-    return await writing.change(before, values)
+    return await transaction.change(before, values)
 
 
 async def end_claims(
-    writing: ReservationTransaction, gpus: Sequence[ReservedGpu], span: ReservationSpan, user: str, now: float
+    transaction: ReservationTransaction, gpus: Sequence[ReservedGpu], span: ReservationSpan, user: str, now: float
 ) -> list[Reservation]:
     """End the user's own claims of these GPUs: a reservation takes their place."""
-    found = await writing.overlapping([gpu.uuid for gpu in gpus], span.start, span.end)
+    found = await transaction.overlapping([gpu.uuid for gpu in gpus], span.start, span.end)
     return [
-        await write_release(writing, one, f"reserved by {user}", now)
+        await write_release(transaction, one, f"reserved by {user}", now)
         for one in found
         if one.kind == "claim" and one.user == user
     ]
