@@ -40,10 +40,10 @@ from gpudeck.compat.vesta.states import (
 )
 from gpudeck.compat.vesta.store import (
     LONGEST,
-    MOST,
+    MAX_SAMPLES,
     Json,
     Moment,
-    Registered,
+    RegisteredSender,
     Samples,
     VestaPost,
     VestaRegister,
@@ -207,7 +207,7 @@ class VestaRoutes:
             self._warn("samples", f"what vesta senders post is not kept for fetch_num: {error}")
         return TAKEN
 
-    async def _take(self, host: Registered, body: bytes) -> tuple[float, Json]:
+    async def _take(self, host: RegisteredSender, body: bytes) -> tuple[float, Json]:
         now = self._now()
         if len(body) < _LARGE_BYTES:
             post, gpus = _read_post(body, host.host)
@@ -217,7 +217,7 @@ class VestaRoutes:
         self._hub.ingest.take_fetched(self._seal(host, post.report, now), via="vesta", target=host.host)
         return now, gpus
 
-    def _seal(self, host: Registered, report: Report, now: float) -> Envelope:
+    def _seal(self, host: RegisteredSender, report: Report, now: float) -> Envelope:
         return Envelope(
             version=VERSION,
             host=host.host,
@@ -303,7 +303,7 @@ class VestaRoutes:
 
     async def _describe(self, host: VestaHost, visibility: Visibility, count: int) -> Json:
         """Posted and imported samples, each at its own time, then the newest state."""
-        wanted, registered, past = min(count, MOST) - host.has_reported, host.registered, list[Moment]()
+        wanted, registered, past = min(count, MAX_SAMPLES) - host.has_reported, host.registered, list[Moment]()
         if wanted > 0 and registered is not None:
             newest = float("inf") if host.state is None or not host.has_reported else host.state.observed_at
             if registered.posted_at is not None and host.is_of_vesta:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from gpudeck import __version__
 from gpudeck.compat.readings import mebibytes, round_known
 from gpudeck.compat.settings import VestaSettings
-from gpudeck.compat.vesta.store import Json, Moment, PostedFields, Registered, VestaPost, VestaRegister, make_name
+from gpudeck.compat.vesta.store import Json, Moment, PostedFields, RegisteredSender, VestaPost, VestaRegister, make_name
 from gpudeck.fleet.host import HostState
 from gpudeck.fleet.state import FleetState
 from gpudeck.fleet.visibility import EVERYTHING, Visibility
@@ -31,7 +31,7 @@ class VestaHost(Struct, frozen=True):
 
     name: str
     state: HostState | None
-    registered: Registered | None
+    registered: RegisteredSender | None
     is_of_vesta: bool
     is_down: bool
     has_reported: bool
@@ -71,7 +71,7 @@ class VestaStates:
                 hosts.append(self._make(make_name(name, lambda _: False) or name, state, None, now))
         yield from sorted(hosts, key=lambda host: not host.is_down)
 
-    def _make(self, name: str, state: HostState | None, registered: Registered | None, now: float) -> VestaHost:
+    def _make(self, name: str, state: HostState | None, registered: RegisteredSender | None, now: float) -> VestaHost:
         is_of_vesta = registered is not None and (state is None or state.via == "vesta")
         is_down = state is None or state.status in {"down", "never_seen"}
         posted_at = None if registered is None else registered.posted_at

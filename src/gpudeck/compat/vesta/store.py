@@ -104,8 +104,8 @@ SEEN_EVERY: Final = 3600.0
 _TRIES: Final = 5
 _LAST: Final = select(func.max(vesta_samples.c.at)).where(vesta_samples.c.id == vesta_hosts.c.id).scalar_subquery()
 _HOSTS: Final = select(vesta_hosts, _LAST.label("last_at"))
-MOST: Final = 1000
-"""Samples of a host that `fetch_num` returns at most, and that are kept: the newest ones."""
+MAX_SAMPLES: Final = 1000
+"""Only the newest samples of a host are kept, at most this many. `fetch_num` returns no more."""
 _FAST: Final = 1
 _GATHER_SECONDS: Final = 0.005
 """Cron starts all senders in the same second, and a transaction costs more than a post."""
@@ -120,7 +120,7 @@ _DELETE_EVERY: Final = 50
 _TIMES: Final = (
     select(vesta_samples.c.at).where(vesta_samples.c.id == bindparam("b_id")).order_by(vesta_samples.c.at.desc())
 )
-_OLDEST_KEPT: Final = _TIMES.limit(1).offset(MOST - 1).scalar_subquery()
+_OLDEST_KEPT: Final = _TIMES.limit(1).offset(MAX_SAMPLES - 1).scalar_subquery()
 _DELETE_OLD: Final = delete(vesta_samples).where(
     vesta_samples.c.id == bindparam("b_id"), vesta_samples.c.at < _OLDEST_KEPT
 )
@@ -155,9 +155,12 @@ def fleet_name(name: str, registered_id: str) -> str:
     return f"{rest or 'host'}_{registered_id[:8]}"
 
 
-class Registered(Struct):
-    """A host as its sender knows it. `host` is its name in the fleet. `posted_at` is when it last posted to this hub;
-    `gap` lies between its last two posts. `last_at` is when it posted or was imported last, also before the start."""
+class RegisteredSender(Struct):
+    """A host as its sender knows it.
+
+    `host` is its name in the fleet. `posted_at` is when it last posted to this hub, and `last_interval_seconds` is the
+    time between its last two posts. `last_at` is when it last posted or was imported, also before this hub started.
+    """
 
     id: str
     name: str
@@ -166,12 +169,12 @@ class Registered(Struct):
     seen_at: float
     last_at: float | None = None
     posted_at: float | None = None
-    gap: float | None = None
+    last_interval_seconds: float | None = None
     sequence: int = 0
     posted: dict[str, PostedFields] = field(default_factory=dict)
 
     def note_post(self, now: float, posted: dict[str, PostedFields]) -> None:
-        self.gap = None if self.posted_at is None else max(0.0, now - self.posted_at)
+        self.last_interval_seconds = None if self.posted_at is None else max(0.0, now - self.posted_at)
         self.posted_at = self.last_at = now
         self.sequence += 1
         self.posted = posted
@@ -179,7 +182,7 @@ class Registered(Struct):
     def silence_limit(self, down_after: float) -> float:
         """The seconds without a post after which it is down. A sender that posts about as rarely as `down_after` has
         two thirds more, or it would be down between any two posts."""
-        is_rare = self.gap is None or self.gap > 0.7 * down_after
+        is_rare = self.last_interval_seconds is None or self.last_interval_seconds > 0.7 * down_after
         return down_after * 5 / 3 if is_rare else down_after
 
 
@@ -201,10 +204,10 @@ class VestaRegister:
         self._retention = retention or RetentionClock(now=now)
         self.most = most
         self._forget_after = forget_after
-        self._by_id: dict[str, Registered] = {}
-        self._by_name: dict[str, Registered] = {}
+        self._by_id: dict[str, RegisteredSender] = {}
+        self._by_name: dict[str, RegisteredSender] = {}
 
-    def __iter__(self) -> Iterator[Registered]:
+    def __iter__(self) -> Iterator[RegisteredSender]:
         return iter(list(self._by_id.values()))
 
     def __len__(self) -> int:
@@ -218,19 +221,19 @@ class VestaRegister:
                 if row["id"] not in self._by_id:
                     self._keep(row["id"], row["name"], row["address"], row["seen_at"]).last_at = row["last_at"]
 
-    def get(self, host_id: str) -> Registered | None:
+    def get(self, host_id: str) -> RegisteredSender | None:
         return self._by_id.get(host_id)
 
-    def named(self, name: str) -> Registered | None:
+    def named(self, name: str) -> RegisteredSender | None:
         return self._by_name.get(name)
 
-    async def find(self, host_id: str) -> Registered | None:
+    async def find(self, host_id: str) -> RegisteredSender | None:
         """A host that is known here, or that another hub registered in the same database; None for an unknown id."""
         if host_id not in self._by_id:
             await self.load(host_id)
         return self._by_id.get(host_id)
 
-    async def add(self, wanted: str, address: str) -> Registered | None:
+    async def add(self, wanted: str, address: str) -> RegisteredSender | None:
         for _ in range(_TRIES):
             name = make_name(wanted, self._by_name.__contains__)
             if name is None:
@@ -246,7 +249,7 @@ class VestaRegister:
             await self.load()
         return None
 
-    async def put(self, host_id: str, name: str, address: str) -> Registered | None:
+    async def put(self, host_id: str, name: str, address: str) -> RegisteredSender | None:
         """Register a host with a given id and name; None if either is taken."""
         if host_id in self._by_id or name in self._by_name:
             return None
@@ -264,7 +267,7 @@ class VestaRegister:
             raise
         return made
 
-    async def note_seen(self, host: Registered, address: str) -> None:
+    async def note_seen(self, host: RegisteredSender, address: str) -> None:
         """Note a post; at most once an hour in the database."""
         now = self._now()
         host.address = address
@@ -289,12 +292,12 @@ class VestaRegister:
                 await connection.execute(delete(vesta_hosts).where(vesta_hosts.c.id.in_(ids)))
                 await connection.execute(delete(vesta_samples).where(vesta_samples.c.id.in_(ids)))
 
-    def _keep(self, host_id: str, name: str, address: str, seen_at: float) -> Registered:
-        made = Registered(host_id, name, fleet_name(name, host_id), address, seen_at)
+    def _keep(self, host_id: str, name: str, address: str, seen_at: float) -> RegisteredSender:
+        made = RegisteredSender(host_id, name, fleet_name(name, host_id), address, seen_at)
         self._by_id[host_id] = self._by_name[name] = made
         return made
 
-    def _drop(self, host: Registered) -> None:
+    def _drop(self, host: RegisteredSender) -> None:
         self._by_id.pop(host.id, None)
         self._by_name.pop(host.name, None)
 
@@ -338,7 +341,9 @@ class Samples:
             vesta_samples.c.id == host_id, vesta_samples.c.at < before
         )
         async with self._database.begin() as connection:
-            rows = (await connection.execute(wanted.order_by(vesta_samples.c.at.desc()).limit(min(count, MOST)))).all()
+            rows = (
+                await connection.execute(wanted.order_by(vesta_samples.c.at.desc()).limit(min(count, MAX_SAMPLES)))
+            ).all()
         decode = msgspec.json.decode
         return await asyncio.to_thread(lambda: [(at, decode(zlib.decompress(body))) for at, body in reversed(rows)])
 
