@@ -23,7 +23,7 @@ from gpudeck.demo.service import (
     DemoScheduler,
     plan_queue,
     plan_reservations,
-    priced,
+    with_default_prices,
 )
 from gpudeck.events.service import EventLog
 from gpudeck.events.settings import EventSettings
@@ -54,9 +54,9 @@ def test_every_model_has_a_price_and_configured_prices_stay(fleet: SimulatedFlee
     lab = SimulatedFleet(64)
     models = {slot.name for host in range(64) for slot in lab.simulator(host).host.slots}
     assert all(any(part in model for part in PRICES) for model in models)
-    assert priced(UsageSettings()).currency == "EUR"
+    assert with_default_prices(UsageSettings()).currency == "EUR"
     own = UsageSettings(currency="USD", prices={"H200": 1.0})
-    assert priced(own) == own
+    assert with_default_prices(own) == own
 
 
 def test_some_reservations_are_over_some_run_and_some_are_planned(plan: list[DemoReservation]) -> None:

@@ -54,7 +54,7 @@ _NAMES: Final = {
 }
 DAY: Final = 86_400.0
 MIN_DAYS: Final = 7.0
-"""A demo with a shorter past has only the fleet."""
+"""A shorter history is not generated: the demo then has only the live fleet."""
 PRICES: Final = {
     "H200": 3.2,
     "H100": 2.6,
@@ -89,7 +89,7 @@ class Demo:
         self.wait_for_past = self._past.wait
 
     def usage(self, settings: UsageSettings) -> UsageSettings:
-        return priced(settings) if self._has_story else settings
+        return with_default_prices(settings) if self._has_story else settings
 
     def schedulers(self) -> list[Scheduler]:
         return [DemoScheduler(self._fleet)] if self._has_story else []
@@ -234,8 +234,8 @@ class DemoScheduler:
         )
 
 
-def priced(usage: UsageSettings) -> UsageSettings:
-    """With prices, unless some are configured."""
+def with_default_prices(usage: UsageSettings) -> UsageSettings:
+    """Adds the demo's prices, unless prices are configured."""
     return usage if usage.prices else replace(usage, currency=usage.currency or "EUR", prices=PRICES)
 
 

@@ -151,7 +151,7 @@ def _span(seconds: float) -> str | None:
 
 
 def render_cluster(found: Cluster, now: float, *, width: int | None = None, colour: bool = False) -> str:
-    """The hubs with their duties. Polling is divided into many shards: their number per hub is enough."""
+    """The hubs with their duties. Only the number of polling shards per hub is shown."""
     shards = [duty for duty in found.duties if duty.name.startswith("polling-")]
     others = [duty for duty in found.duties if duty not in shards]
 

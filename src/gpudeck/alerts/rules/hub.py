@@ -10,8 +10,8 @@ from gpudeck.model.text import show_span
 from gpudeck.model.view import Gpu
 from gpudeck.reservations.requests import name_gpus
 
-_FEWEST: Final = 8
-"""With fewer GPUs, a full fleet is nothing unusual."""
+_MIN_GPUS: Final = 8
+"""The rule is off in smaller fleets: there, no free GPU is nothing unusual."""
 
 
 def _conflict_of(host: HostSnapshot, gpu: Gpu, owners: tuple[str, ...]) -> RuleFinding:
@@ -85,6 +85,6 @@ def fleet_nearly_full(
     _: HostSnapshot, __: Sequence[Gpu], limits: Limits, context: FleetContext
 ) -> Iterator[RuleFinding]:
     """GPUs whose state is unknown are not counted."""
-    if context.known >= _FEWEST and (taken := 100.0 * (1.0 - context.free / context.known)) >= limits.end:
+    if context.known >= _MIN_GPUS and (taken := 100.0 * (1.0 - context.free / context.known)) >= limits.end:
         title = f"{context.free} of {context.known} GPUs are free"
         yield RuleFinding(title=title, is_bad=taken >= limits.begin)
