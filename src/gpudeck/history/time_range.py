@@ -29,7 +29,7 @@ STEPS: Final = (
 _LATEST: Final = 253_402_300_800.0  # the year 10000
 MAX_DAYS: Final = 400
 _LAST_DAY_AT: Final = 2.0**33
-"""The year 2242: what lies behind it is a mistake, and a calendar need not take it."""
+"""The year 2242. Later times are rejected."""
 
 
 class Grid(Struct, frozen=True):
@@ -114,8 +114,8 @@ class Period:
         return found
 
     def stretches(self) -> Iterator[tuple[int, int]]:
-        """The hours from when until when, in order: as many as lie wholly in the period and on one day, or a single
-        one of which that is not so. What `parts` says of the first hour of a stretch is so of all of them."""
+        """Yields (start, end) ranges of hours, in order. All hours of a range have the same `parts`. An hour that is
+        split between days, or that lies only partly in the period, is a range of its own."""
         moments = (self.start, self.end, *(begin for _, begin in self.days))
         cuts = {round_(moment / HOUR) * HOUR for moment in moments for round_ in (math.floor, math.ceil)}
         yield from pairwise(sorted(cut for cut in cuts if self.first_hour <= cut <= self.end_hour))

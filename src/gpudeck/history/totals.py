@@ -24,7 +24,7 @@ UNKNOWN: Final = (0.0, 0.0, np.nan, np.nan, np.nan)
 _LINE: Final = np.dtype([("sum", "<f8"), ("seconds", "<f8"), ("low", "<f4"), ("high", "<f4"), ("total", "<f8")])
 """In the order of the columns."""
 _NO_TIME: Final = 1e-6
-"""Seconds. What is left when as much was taken out as was put in is not always exactly 0."""
+"""Seconds. Tolerance for rounding errors after subtraction."""
 FLEET: Final = 0
 """Stands for the host where the totals are of all hosts together."""
 TotalsRow = tuple[int, int, int, bytes]
@@ -38,9 +38,9 @@ _Places = NDArray[np.int64]
 class StepTotals(Struct):
     """`names` are GPUs' metrics, and the host's with `host_` before them; a line of `table` each.
 
-    Its columns are sum, seconds, low, high and total. Sum is value x seconds of all GPUs. Total is what they come to
-    together: the sum of each one's mean. Low and high are of all of them together where the catalog says SUM, and of
-    any one of them elsewhere. `states` is GPU-seconds in each of sample.STATES.
+    Its columns are `sum`, `seconds`, `low`, `high` and `total`. `sum` is value x seconds of all GPUs; `total` is the
+    sum of the per-device means. For metrics with the rollup SUM in the catalog, `low` and `high` are of that sum;
+    otherwise of single devices. `states` has the GPU-seconds in each of sample.STATES.
     """
 
     start: int
@@ -96,6 +96,7 @@ def subtract_totals(one: StepTotals, other: StepTotals) -> StepTotals:
 
 @lru_cache(maxsize=64)
 def which_sum(names: tuple[str, ...]) -> Flags:
+    """For each name, whether the metric has the rollup SUM. False for unknown metrics."""
     metrics = (GPU_METRICS.get(name) or HOST_METRICS.get(name.removeprefix(HOST_PREFIX)) for name in names)
     return np.array([metric is not None and metric.rollup is Rollup.SUM for metric in metrics], dtype=np.bool_)
 
@@ -108,6 +109,7 @@ def _align(one: StepTotals, other: StepTotals) -> tuple[tuple[str, ...], Floats,
 
 
 def spread(totals: StepTotals, names: tuple[str, ...]) -> Floats:
+    """The table of `totals` with a line for each of `names`, in that order. Missing metrics are UNKNOWN."""
     table = np.tile(np.array(UNKNOWN), (len(names), 1))
     places = {name: place for place, name in enumerate(totals.names)}
     for at, name in enumerate(names):
@@ -117,7 +119,7 @@ def spread(totals: StepTotals, names: tuple[str, ...]) -> Floats:
 
 
 def sum_ignoring_nan(one: Floats, other: Floats) -> Floats:
-    """NaN only if both are NaN."""
+    """The elementwise sum. NaN counts as 0; the sum is NaN only if both values are."""
     return np.where(np.isnan(one), other, one + np.nan_to_num(other))
 
 

@@ -105,7 +105,7 @@ def sum_usage(
     since: float = -math.inf,
 ) -> Usage:
     """Sum up facts of any store: one per hour, host, user and model, or coarser. `hosts` are names by id. `observed`
-    are the monitored GPU-seconds of the period, `capacity` those that its known GPUs had. Nothing was recorded before
+    are the monitored GPU-seconds of the period, `capacity` those that existed. Nothing was recorded before
     `since`. Facts outside of the period are ignored. Raises HistoryRefused."""
     period = Period(query.start, query.end, now, query.zone if query.daily else None, since=since)
     rows: dict[RowKey, _Sums] = {}
@@ -169,7 +169,7 @@ _Naming = tuple[Callable[[str, str | None, str], RowKey], Callable[[str, str | N
 def make_naming(
     query: UsageQuery, settings: UsageSettings, groups: Callable[[str], str | None], hosts: Mapping[str, str]
 ) -> _Naming:
-    """Two functions of a use: the row it belongs to, and whether the query includes it."""
+    """Returns two functions of a usage record: its row, and whether the query includes it."""
     group_of = find_groups(settings, groups)
 
     def name_row(host: str, user: str | None, model: str) -> RowKey:

@@ -45,7 +45,7 @@ RELEASED_AFTER: Final = 3600.0
 _SMALLER: Final = 0.75
 """A model is smaller if it has at most this part of the memory: H100 and A100 with 80 GB are the same size."""
 _MAX_FILL: Final = 0.9
-"""Needed memory fits into this part of the memory."""
+"""A smaller model is suggested only if the needed memory fills at most this part of its memory."""
 _OF_JOBS: Final = frozenset(("account", "partition", "namespace", "label"))
 _UNKNOWN: Final = WastedHours(None, None)
 
@@ -134,6 +134,7 @@ def find_moment(spans: Sequence[tuple[float, float]], seconds: float) -> float |
 
 
 def previous_period(start: float, end: float) -> float:
+    """The start of the period of the same length that ends at `start`."""
     return max(0.0, 2 * start - end)
 
 
@@ -221,9 +222,9 @@ MAX_HOURS: Final = 50_000
 """The limit of hours of hosts for one answer."""
 _IDLE, _OTHER, _UNSEEN = 1, 0, -1
 _MAX_BREAK_SECONDS: Final = 1.0
-"""Seconds in another state that are ignored within a quarter hour."""
+"""Shorter breaks in another state within a quarter hour are ignored."""
 _TIME_TOLERANCE: Final = 0.01
-"""Tolerance of times in seconds."""
+"""Tolerance for comparisons of times, in seconds."""
 
 
 class _Owners(Struct):

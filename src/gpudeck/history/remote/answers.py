@@ -53,9 +53,9 @@ from gpudeck.model.exposition import ExposedMetric
 from gpudeck.model.history import Answer, Point, Series
 
 _LOOKAHEAD_SECONDS: Final = 600
-"""Seconds: a sample so long after the end of a range may cover its last steps."""
+"""A sample up to this long after the end of a range may cover its last steps."""
 _GAP_FACTOR: Final = 1.2
-"""Samples of one host are so far apart at most as they are usually: more is a pause of its own."""
+"""A distance between samples of over 1.2 times the usual interval is a gap."""
 _DAY = 86_400.0
 MAX_VALUES: Final = 100_000
 
@@ -159,7 +159,7 @@ def _find_devices(view: HistoryView, query: SeriesQuery, metric: HistoryMetric, 
 
 
 def find_lookback(reader: PromReader, grid: Grid, hosts: Sequence[str]) -> tuple[Grid, NDArray[np.int64]]:
-    """A grid that is long enough to query, and for each step of `grid` the step of that grid with its values."""
+    """Returns the extended grid to query, and for each step of `grid` the index in the extended grid of its values."""
     if grid.step >= QUARTER or not hosts:
         return grid, np.arange(grid.count)
     longer = Grid(grid.start, grid.step, grid.count + math.ceil(_LOOKAHEAD_SECONDS / grid.step))
@@ -169,7 +169,8 @@ def find_lookback(reader: PromReader, grid: Grid, hosts: Sequence[str]) -> tuple
 
 
 def lookback_steps(seconds: Floats, step: int) -> NDArray[np.int64]:
-    """For each step the step whose sample covers it: itself or a later one. `seconds` are what samples represent."""
+    """Returns for each step the index of the step whose sample covers it: itself or a later one. `seconds` has the
+    duration that each sample covers."""
     places = np.arange(len(seconds))
     is_sampled = ~np.isnan(seconds)
     following = np.minimum.accumulate(np.where(is_sampled, places, len(places))[::-1])[::-1]
@@ -252,7 +253,7 @@ _LOOKBACK: Final = 900.0
 _SHORTEST: Final = 60.0
 _AT_ONCE: Final = 4
 _TICK: Final = 0.01
-"""Samples are at whole hundredths."""
+"""Sample times are multiples of 0.01 s."""
 _UNKNOWN: Final = STATE_NUMBERS["unknown"]
 
 _Gpu = tuple[str, str]

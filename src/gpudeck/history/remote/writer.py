@@ -248,7 +248,7 @@ class RemoteWriter:
 
     def _encode(self, sample: HostSample) -> list[EncodedSeries]:
         before = self._last.get(sample.host_id, -math.inf)
-        # As history.hour.cover: a sample after a gap of more than three beats stands for one beat.
+        # As history.hour.cover: a sample after a gap of more than three intervals covers one interval.
         seconds = sample.at - before
         seconds = sample.interval if seconds <= 0 or seconds > 3 * sample.interval else seconds
         # The totals up to the hour are sent before the next one begins: people ask for whole hours.
