@@ -11,7 +11,7 @@ from gpudeck.history.base import HistoryRefused, IdleEpisode, IdleQuery, ModelSi
 from gpudeck.history.embedded.store import EmbeddedStore
 from gpudeck.history.sample import GPU_NAMES, HOST_NAMES, STATE_NUMBERS, GpuSample, HostSample, ProcessSample
 from gpudeck.history.settings import HistorySettings, UsageSettings
-from gpudeck.history.waste import describe_waste, find_smaller, previous_period
+from gpudeck.history.waste import describe_waste, find_smaller, previous_period_start
 from gpudeck.model.usage import Waste
 
 HOUR = 3600.0
@@ -72,7 +72,7 @@ class Past:
 
     def waste(self, by: str = "user", start: float = T0, end: float | None = None) -> Waste:
         query = UsageQuery(by, start, end or self.end)  # type: ignore[arg-type]
-        before = UsageQuery(by, previous_period(query.start, query.end), query.start)  # type: ignore[arg-type]
+        before = UsageQuery(by, previous_period_start(query.start, query.end), query.start)  # type: ignore[arg-type]
         usages = self.store.usage(query), self.store.usage(before)
         return describe_waste(*usages, self.store.waste(query, SIZES), self.store.waste(before, SIZES))
 

@@ -15,7 +15,7 @@ from gpudeck.api.services import TheServices
 from gpudeck.fleet.state import SIMULATED_PAST, FleetState
 from gpudeck.history.base import ModelSize, Store, UsageQuery
 from gpudeck.history.time_range import load_zone
-from gpudeck.history.waste import describe_waste, is_comparable, previous_period
+from gpudeck.history.waste import describe_waste, is_comparable, previous_period_start
 from gpudeck.model.usage import Usage, UsageBy, Waste
 from gpudeck.schedulers.job_report import JOB_NAMES, JobReporter
 
@@ -42,7 +42,7 @@ async def read_waste(
     history.check_kept()
     now, where = history.now(), load_zone(zone)
     query = UsageQuery(by, *read_span(start, end, now, where), user, host, model, group, zone=zone, label=label)
-    *_, found = await ask_waste(history, jobs, services.hub.fleet, query, previous_period(query.start, query.end))
+    *_, found = await ask_waste(history, jobs, services.hub.fleet, query, previous_period_start(query.start, query.end))
     return await answer_past(request, found, is_over=query.end <= now and found.problem is None)
 
 

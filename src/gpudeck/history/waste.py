@@ -133,7 +133,7 @@ def find_moment(spans: Sequence[tuple[float, float]], seconds: float) -> float |
     return None
 
 
-def previous_period(start: float, end: float) -> float:
+def previous_period_start(start: float, end: float) -> float:
     """The start of the period of the same length that ends at `start`."""
     return max(0.0, 2 * start - end)
 
@@ -199,7 +199,7 @@ def describe_waste(
         by=usage.by,
         start=usage.start,
         end=usage.end,
-        before_start=previous_period(usage.start, usage.end),
+        before_start=previous_period_start(usage.start, usage.end),
         currency=usage.currency,
         coverage=usage.coverage,
         coverage_before=None if before is None else before.coverage,
