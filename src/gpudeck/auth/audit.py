@@ -21,11 +21,11 @@ from gpudeck.server.rate_limits import RateLimiter
 log = logging.getLogger(__name__)
 
 MAX_DETAILS = 2000
-"""Characters. What is longer is cut, here and in every other column: names that people try may be of any length."""
+"""Characters. Longer text is cut, as in every other column: names that users type may have any length."""
 MAX_ENTRIES = 1000
 REFUSAL_BURST = 50
 REFUSAL_SECONDS = 10.0
-"""Refused log-ins of one account, or of none, have an entry each up to the burst, and then one entry every so often."""
+"""Each refused login of one account, or of no account, gets an entry, up to the burst; then one entry per interval."""
 _TEXTS = ("who", "action", "subject", "outcome", "address", "details")
 _LENGTHS = {name: getattr(table.c[name].type, "length", None) or MAX_DETAILS for name in _TEXTS}
 
@@ -56,7 +56,7 @@ class Audit:
     async def record(
         self, caller: Caller, action: str, subject: str = "", *, outcome: str = "done", details: str = ""
     ) -> None:
-        """Add an entry. Where the database cannot take it, it goes into the hub's own log, and the caller goes on."""
+        """Add an entry. If the database cannot store it, it is written to the hub's own log, without an exception."""
         await self._add([_fit_all(caller, action, subject, outcome, details)])
 
     async def refuse_login(self, caller: Caller, action: str, subject: str, details: str, line: str = "") -> None:
@@ -89,21 +89,21 @@ class Audit:
             log.exception("not in the audit log: %s", written)
 
     def entry(self, caller: Caller, action: str, subject: str = "", *, details: str = "") -> Executable:
-        """What adds an entry, for the transaction of the change that it is about."""
+        """The INSERT statement of an entry, to run in the same transaction as the change."""
         return insert(table).values(at=self._now(), **_fit_all(caller, action, subject, "done", details))
 
     def token_entry(self, caller: Caller, action: str, token: Token, details: str = "") -> Executable:
         return self.entry(caller, action, f"{token.id} {token.name}", details=details)
 
     async def list(self, limit: int = 100, before_id: int | None = None) -> list[AuditEntry]:
-        """The newest first; `before_id` goes on below an entry. Raises Temporary."""
+        """The newest entries first. `before_id`: only entries older than this one (paging). Raises Temporary."""
         wanted = select(table).order_by(table.c.id.desc()).limit(max(0, min(limit, MAX_ENTRIES)))
         if before_id is not None:
             wanted = wanted.where(table.c.id < before_id)
         return [AuditEntry(**row) for row in (await self._database.execute(wanted)).mappings()]
 
     async def trim(self, before: float) -> int:
-        """Delete the entries from before that time; how many there were. Raises Temporary."""
+        """Delete the entries from before that time; returns their number. Raises Temporary."""
         return await delete_old(self._database, table, table.c.at, table.c.at < before)
 
 

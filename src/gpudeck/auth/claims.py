@@ -1,4 +1,4 @@
-"""What a provider says about a user (OIDC claims, LDAP attributes) → account name, role, group and mail address.
+"""Maps what a provider says about a user (OIDC claims, LDAP attributes) to account name, role, group and mail address.
 
 Pure: no network, no database. A claim that is missing changes nothing, in particular not the role of an account.
 """
@@ -21,7 +21,7 @@ MAX_GROUPS = 5_000
 MAX_GROUP_LENGTH = 512
 _SHOWN = 5
 _MAIL_CLAIMS = frozenset({"email", "mail", "rfc822mailbox"})
-"""That of OIDC, and the attributes of LDAP."""
+"""The claim of OIDC, and the attributes of LDAP."""
 _NAME_HINT = "An admin of this hub can set `name_claim` and `name_pattern`."
 _MAIL_HINT = "Verify it there. If users cannot enter addresses there, an admin of this hub can set `trust_email`."
 MISSING_HINT = "Ask the provider's administrator to send it, or correct `groups_claim`."
@@ -44,25 +44,26 @@ class Reason(Struct, frozen=True):
 
 
 class MappedUser(Struct, frozen=True):
-    """A user of a provider as gpudeck sees them.
-
-    `role` is None where an existing account keeps its role: the provider sent no groups, or assigns no roles. A new
-    account then gets `role_if_new`; None: it gets none. `groups` are all that the provider sent; None: it sent none at
-    all. `group` is the group of gpudeck. `is_named_admin`: the role comes from `admins`.
-    """
+    """A user of a provider, mapped to an account of gpudeck."""
 
     name: str
+    """The name of the account."""
     role: AccountRole | None
+    """None if an existing account keeps its role, because the provider sent no groups or assigns no roles."""
     role_if_new: AccountRole | None
+    """The role of a new account if `role` is None. If both are None, no account is created."""
     groups: tuple[str, ...] | None
+    """All groups that the provider sent; None if it did not send the claim."""
     group: str | None
+    """The group in gpudeck, for usage reports and notifications."""
     mail: str | None
     reasons: tuple[Reason, ...]
     is_named_admin: bool = False
+    """Whether the role comes from the setting `admins`."""
 
 
 def merge_claims(id_token: Claims, userinfo: Claims) -> dict[str, object]:
-    """One set from both. Lists are united; of two other values that of the signed ID token counts."""
+    """Merges both. Lists are united; otherwise the value of the signed ID token takes precedence."""
     merged: dict[str, object] = dict(userinfo)
     for name, value in id_token.items():
         other = merged.get(name)

@@ -1,4 +1,5 @@
-"""Logins with a name and a password of the directory (LDAP), and the end of those whom it no longer lets in."""
+"""Logs in users with a name and a password of the directory (LDAP), and ends sessions of users whom the directory no
+longer accepts."""
 
 import asyncio
 import logging
@@ -144,8 +145,8 @@ class LdapLogins:
 async def try_login(
     directory: LdapDirectory, trial: Trial, name: str, password: str | None, identities: Identities | None
 ) -> Trial:
-    """What a login would be, without one; without `identities`, for a user who has no account yet. Raises Temporary and
-    Wrong."""
+    """Dry run of a login: returns the mapped user, opens no session. Without `identities`, the user counts as one
+    without an account. Raises Temporary and Wrong."""
     found = await (directory.find(name) if password is None else directory.authenticate(name, password))
     if found is None:
         return replace(trial, state="refused", problem=_NO_ENTRY)

@@ -1,4 +1,4 @@
-"""Settings of accounts: who may log in, which logins are whose, trusted proxies. A base install reads them too."""
+"""Settings of accounts: ways to log in, logins on the hosts, trusted proxies. Imports nothing that only a hub needs."""
 
 import ipaddress
 import re
@@ -16,7 +16,7 @@ from gpudeck.model.usage import Frequency, NumberFormat
 
 ACCOUNT_NAME = r"^[a-z0-9](?:[a-z0-9._@-]{0,62}[a-z0-9])?$(?!\n)"
 NAME_WORDS = "at most 64 lower-case letters, digits, and . _ @ - between them"
-"""What accounts are called: also as proxies tell it, which often know people by their mail address."""
+"""Allowed account names. Mail addresses are allowed because proxies often send them."""
 
 AccountRole = Literal["viewer", "user", "admin"]
 ROLES: tuple[AccountRole, ...] = ("viewer", "user", "admin")
@@ -42,24 +42,24 @@ RuleName = Annotated[
 
 
 class UserSettings(Struct, frozen=True):
-    """A user with an account. A list in place of this section is their logins."""
+    """A user with an account. A list in place of this section is short for `logins`."""
 
     logins: list[_Login] | None = None
-    """Their names on the hosts; the account's own name if not given."""
+    """Their login names on the hosts; if not given, the name of the account."""
     mail: _Mail | None = None
-    """Where messages for them go by mail."""
+    """The mail address for messages to them."""
     slack: _SlackId | None = None
-    """Their member ID in Slack: for messages to them, and so that the bot knows them."""
+    """Their member ID in Slack. It is used for messages to them, and the bot recognizes them by it."""
     group: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
-    """Their group, for usage reports and notifications; for usage a line of `usage.groups` goes first."""
+    """Their group, for usage reports and notifications. In usage reports, `usage.groups` takes precedence."""
     mute: list[RuleName] = field(default_factory=list)
-    """Rules whose alerts they do not get; they can mute more by themselves."""
+    """Rules whose alerts are not sent to them. They can mute more rules themselves."""
     digest: Frequency | None = None
-    """How often they get a digest, if not as `digests.every` says."""
+    """How often they get a digest; if not given, as `digests.every`."""
     zone: str | None = None
     """Their time zone, such as Europe/Berlin, for digests."""
     numbers: NumberFormat | None = None
-    """The language whose marks for thousands and decimals their digests use, such as de."""
+    """The locale of numbers in their digests, such as de."""
 
     def __post_init__(self) -> None:
         if self.zone is not None:
@@ -67,8 +67,8 @@ class UserSettings(Struct, frozen=True):
 
 
 UserEntries = dict[_Name, list[_Login] | UserSettings]
-"""Accounts, with the logins on the hosts that belong to them and how to reach the user. An account that does not
-stand here has the login of its own name."""
+"""By account, the user's logins on the hosts and contact details. An account that is not listed has the login of the
+same name."""
 
 
 class ProxySettings(Struct, frozen=True):
@@ -80,11 +80,11 @@ class ProxySettings(Struct, frozen=True):
         ]
         | None
     ) = None
-    """The header in which the proxy tells the account's name, such as Remote-User. It must not pass on one it gets."""
+    """The header with the account's name, such as Remote-User. The proxy must remove it from clients' requests."""
     addresses: list[str] = field(default_factory=list)
     """The addresses from which that header is accepted: the proxy's own addresses, such as 10.0.0.7 or 10.0.0.0/28."""
     role: AccountRole = "user"
-    """What a name may do that the hub did not know before: an account is made for it."""
+    """The role of an account created at its first login through the proxy."""
 
     def __post_init__(self) -> None:
         for text in self.addresses:
@@ -96,38 +96,37 @@ class ProxySettings(Struct, frozen=True):
 _Dn = Annotated[str, Meta(min_length=1, max_length=1024)]
 _DN = r"\s*[A-Za-z0-9][A-Za-z0-9.-]*\s*="
 _ASSERTION = r"\s*[A-Za-z0-9][A-Za-z0-9.;:-]*\s*[~<>:]?="
-"""How a DN and each condition of a filter begin."""
+"""The beginning of a DN, and of each condition of a filter."""
 _Claim = Annotated[str, Meta(min_length=1, max_length=256)]
 _Pattern = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class MappingSettings(Struct, frozen=True):
-    """How users of a provider (OIDC, LDAP) become accounts here. Patterns of groups are names in which `*` stands for
-    any text."""
+    """How users of a provider (OIDC, LDAP) are mapped to accounts. In patterns of groups, `*` matches any text."""
 
     name_claim: _Claim = "preferred_username"
-    """The claim (LDAP: the attribute) that names the account, and thereby the user's login on the hosts; `users` can
-    name other logins."""
+    """The claim (LDAP: the attribute) with the name of the account. It is also the user's login on the hosts, unless
+    `users` lists other logins."""
     name_pattern: _Pattern = r"(.+?)(?:@.*)?"
-    """A regular expression for all of that claim; its first group is the name. The default takes the part before @."""
+    """A regular expression that matches the whole claim. Its first group is the name; by default the part before @."""
     groups_claim: _Claim = "groups"
-    """The claim with the list of groups; a dot leads into an object, as in realm_access.roles."""
+    """The claim with the list of groups. Write nested claims with a dot, as in realm_access.roles."""
     roles: dict[AccountRole, list[_Pattern]] = field(default_factory=dict)
-    """By role, the groups whose members have it; the highest role counts, at each login. Without any, admins of the
-    hub give roles."""
+    """By role, the groups whose members get it. The highest role counts; it is updated at each login. If this is empty,
+    roles are assigned by admins."""
     default_role: AccountRole | None = "user"
-    """The role of users in none of these groups, and of new accounts; null: such users are refused."""
+    """The role of users in none of these groups, and of new accounts. If null, such users are refused."""
     admins: list[_Name] = field(default_factory=list)
-    """Accounts that are admins whatever their groups are, such as the first admin."""
+    """Accounts that are admins regardless of their groups, such as the first admin."""
     groups: dict[_Pattern, Annotated[str, Meta(min_length=1, max_length=64)]] = field(default_factory=dict)
-    """By pattern of the provider's groups, the group of gpudeck for usage reports and notifications; the first line
-    that fits counts. A `*` in the group is what the first `*` of the pattern stands for."""
+    """By pattern of the provider's groups, the group in gpudeck for usage reports and notifications. The first pattern
+    that matches counts. A `*` in the group is replaced with the text that the first `*` of the pattern matched."""
     trust_email: bool = False
-    """With `name_claim: email` (LDAP: mail): whether an address names the account although the provider does not say
-    that it is verified (no claim email_verified), as Entra and LDAP do. Only if users cannot enter addresses there."""
+    """With `name_claim: email` (LDAP: mail): whether to accept addresses that the provider does not mark as verified
+    (claim email_verified); Entra and LDAP never do. Set this only if users cannot enter addresses there."""
     link_accounts: bool = False
-    """Whether a user takes over an existing account of the same name. Only for providers whose users cannot choose
-    their names."""
+    """Whether a user takes over an existing account of the same name. Set this only if users of the provider cannot
+    choose their names."""
 
     def __post_init__(self) -> None:
         try:
@@ -147,32 +146,33 @@ class OidcSettings(Struct, frozen=True):
     """An OpenID Connect provider, such as Entra, Keycloak, Google, GitLab or Authentik. See docs/sign-in.md."""
 
     name: Annotated[str, Meta(pattern=_OIDC_NAME, extra={"config_words": "lower-case letters, digits and -"})]
-    """Its name here; it is part of the redirect URI: PUBLIC_URL/api/v1/login/oidc/NAME/callback."""
+    """The provider's name, as in the redirect URI: PUBLIC_URL/api/v1/login/oidc/NAME/callback."""
     issuer: Annotated[
         str, Meta(pattern=r"^https?://[^\s?#]+$(?!\n)", extra={"config_words": "a URL that begins with https://"})
     ]
-    """The provider's issuer, exactly as it writes it. Without TLS only on this machine."""
+    """The provider's issuer, exactly as the provider writes it. http:// is accepted only on this machine."""
     client_id: Text
-    """The ID that the provider has given to this hub."""
+    """The client ID of this hub at the provider."""
     client_secret_file: str
     """The file with the client's secret."""
     label: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
-    """The text of its button; the name if not given."""
+    """The text of the login button; if not given, the name."""
     scopes: list[Annotated[str, Meta(pattern=_SCOPE, extra={"config_words": "a scope, such as groups"})]] = field(
         default_factory=lambda: ["openid", "profile", "email"]
     )
-    """What is asked for. Many providers send groups only with a scope of their own, and a refresh token only with
+    """The scopes to request. Many providers send groups only with an additional scope, and a refresh token only with
     offline_access."""
     parameters: dict[str, str] = field(default_factory=dict)
-    """More parameters of the authorization request, such as access_type: offline for Google."""
+    """Additional parameters of the authorization request, such as access_type: offline for Google."""
     ca_file: str | None = None
     """The CA of the provider's certificate, if this machine does not trust it."""
     refresh: Annotated[Duration, Meta(ge=60.0, le=86_400.0)] = 900.0
-    """How often the provider is asked whether a session may go on. A user who is disabled there is out by then."""
+    """How often sessions are refreshed at the provider. A user who is disabled there is logged out at the latest after
+    this time."""
     expire: Annotated[Duration, Meta(ge=300.0, le=31_536_000.0)] = 43_200.0
-    """Sessions end after this time if the provider cannot be asked, because it gives no refresh token."""
+    """Sessions end after this time if the provider issues no refresh token, so that it cannot be asked."""
     mapping: MappingSettings = field(default_factory=MappingSettings)
-    """How its users become accounts."""
+    """How its users are mapped to accounts."""
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.issuer)
@@ -201,46 +201,46 @@ class LdapSettings(Struct, frozen=True):
         ],
         Meta(min_length=1, max_length=8),
     ]
-    """Its servers; if one does not answer, the next is asked."""
+    """The servers. If one does not answer, the next is tried."""
     base: _Dn
-    """Where users are, such as ou=people,dc=example,dc=org."""
+    """The search base of users, such as ou=people,dc=example,dc=org."""
     label: Annotated[str, Meta(min_length=1, max_length=64)] = "LDAP"
-    """What it is called in messages and logs."""
+    """The directory's name in messages and logs."""
     start_tls: bool = True
-    """Whether ldap:// is encrypted with StartTLS. It has to be, except on this machine."""
+    """Whether to encrypt ldap:// with StartTLS. Required, except on this machine."""
     ca_file: str | None = None
     """The CA of the servers' certificates, if this machine does not trust it."""
     bind_dn: _Dn | None = None
-    """The account with which the hub searches; anonymously if not given."""
+    """The account that the hub searches with; if not given, it searches anonymously."""
     bind_password_file: str | None = None
     """The file with the password of bind_dn, in its first line."""
     user_filter: Annotated[str, Meta(max_length=1024)] = "(uid={name})"
-    """Finds a user by the name that was typed; Active Directory: (&(objectClass=user)(sAMAccountName={name})). Users
-    who do not fit it cannot log in."""
+    """The filter that finds a user by the typed name; Active Directory: (&(objectClass=user)(sAMAccountName={name})).
+    Users who do not match it cannot log in."""
     user_dn: _Dn | None = None
-    """For direct bind, without a search before it: the DN of a user, such as uid={name},ou=people,dc=example,dc=org, or
+    """For a direct bind without a search: the DN of a user, such as uid={name},ou=people,dc=example,dc=org, or
     {name}@example.org for Active Directory."""
     name_attribute: _Claim = "uid"
     """The attribute with the login name; Active Directory: sAMAccountName."""
     id_attribute: _Claim = "entryUUID"
     """The attribute that identifies a user and never changes; Active Directory: objectGUID."""
     group_base: _Dn | None = None
-    """Where groups are; the same as base if not given."""
+    """The search base of groups; if not given, the same as base."""
     group_attribute: _Claim = "cn"
     """The attribute with a group's name."""
     nested: Literal["walk", "active_directory", "no"] = "walk"
-    """How groups in groups are found: level by level, by Active Directory itself, or not at all."""
+    """How nested groups are resolved: level by level (walk), by Active Directory itself, or not at all."""
     timeout: Annotated[Duration, Meta(ge=0.5, le=60.0)] = 5.0
     """How long a server may take to answer."""
     refresh: Annotated[Duration, Meta(ge=60.0, le=86_400.0)] = 900.0
-    """How often the directory is asked about users who are logged in or have tokens. A user who is disabled or removed
-    there is out by then."""
+    """How often users who are logged in or have tokens are checked in the directory. A user who is disabled or
+    removed there is logged out at the latest after this time."""
     expire: Annotated[Duration, Meta(ge=300.0, le=31_536_000.0)] = 43_200.0
-    """With user_dn and without bind_dn the directory cannot be asked about users: their sessions and tokens end so long
-    after their last login with a password."""
+    """With user_dn and without bind_dn the directory cannot be asked about users: their sessions and tokens end this
+    long after their last login with a password."""
     mapping: MappingSettings = field(default_factory=MappingSettings)
-    """How its users become accounts. The attributes are known under their own names, and as preferred_username, email
-    and groups."""
+    """How its users are mapped to accounts. Claims are the attributes under their own names, and preferred_username,
+    email and groups."""
 
     def __post_init__(self) -> None:
         for url in self.urls:
@@ -265,7 +265,7 @@ class LdapSettings(Struct, frozen=True):
 
 
 class AuthSettings(Struct, frozen=True):
-    """How people log in, and for how long."""
+    """How users log in, and for how long."""
 
     idle: Annotated[Duration, Meta(ge=300.0, le=31_536_000.0)] = 7 * 86_400.0
     """A session without any request ends after this time."""
@@ -273,9 +273,9 @@ class AuthSettings(Struct, frozen=True):
     """Every session ends after this time."""
     proxy: ProxySettings = field(default_factory=ProxySettings)
     local: bool = True
-    """Whether accounts log in with a password of the hub's own."""
+    """Whether users can log in with a password that is stored in the hub."""
     oidc: list[OidcSettings] = field(default_factory=list)
-    """Providers through which users log in; each has its own button."""
+    """Providers through which users log in. Each has its own button."""
     ldap: LdapSettings | None = None
     """A directory whose users log in with their name and password."""
 
@@ -304,26 +304,26 @@ def read_secret(setting: str, file: str) -> str:
 
 
 def read_name(text: str) -> str | None:
-    """The account's name as typed or as a proxy sent it, in lower case; None if no account can be called so."""
-    # Some letters of other scripts become those of ours in lower case, such as the sign for kelvin.
+    """The account's name as typed or as a proxy sent it, in lower case; None if it is not a valid account name."""
+    # Some non-ASCII letters become ASCII letters in lower case, such as the kelvin sign.
     name = text.lower() if text.isascii() else ""
     return name if re.match(ACCOUNT_NAME, name) else None
 
 
 def read_mail(text: str) -> str | None:
-    """The mail address; None for text that is none."""
+    """The mail address; None if the text is not one."""
     return text if re.match(_MAIL, text) else None
 
 
 def read_user(account: str, entry: list[str] | UserSettings) -> UserSettings:
-    """An entry of the setting `users`, with the logins spelled out."""
+    """An entry of the setting `users`, with the default of `logins` filled in."""
     user = UserSettings(logins=entry) if isinstance(entry, list) else entry
     return replace(user, logins=[account]) if user.logins is None else user
 
 
 def users_problem(users: UserEntries) -> str | None:
-    """What is wrong with the setting `users` as a whole; None if nothing is. No login belongs to two accounts, and
-    no Slack member is two users."""
+    """The problem of the setting `users` as a whole, or None. A login must not belong to two accounts, nor a Slack
+    member to two users."""
     owners: dict[tuple[str, str], str] = {}
     for account, entry in users.items():
         user = read_user(account, entry)
@@ -337,7 +337,7 @@ def users_problem(users: UserEntries) -> str | None:
 
 
 def groups_with(groups: dict[str, list[str]], users: UserEntries) -> dict[str, list[str]]:
-    """The groups of usage, and those of users. A login that stands in one of `groups` stays there."""
+    """The groups of usage merged with those of users. A login that is listed in `groups` keeps that group."""
     named = {login for logins in groups.values() for login in logins}
     found = {group: list(logins) for group, logins in groups.items()}
     for account, entry in users.items():
