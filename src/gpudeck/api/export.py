@@ -40,7 +40,7 @@ from gpudeck.model.usage import By, Usage
 ESTIMATE: Final = "X-Estimated-Bytes"
 """About how long the whole will be, judged by its first part: for progress bars."""
 PART_BYTES: Final = 200_000
-"""Small enough that sending it costs the address of the asker nothing more: the questions have limits of their own."""
+"""Small enough that sending it does not count against the caller's address: the queries have limits of their own."""
 _RUNS_AT_ONCE: Final = 500
 _TRIES, _PAUSE_SECONDS = 30, 1.0
 """Retries of one part while the hub is busy or its database does not answer."""

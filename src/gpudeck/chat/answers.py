@@ -1,7 +1,7 @@
 """Answers of the bot about the fleet, its usage and reservations: one line each for phones, and a snippet for long
 lists. Pure.
 
-Takes the fleet without what the asker may not see. Unknown values are a dash, never a zero. Everything that comes from
+Takes the fleet without what the user may not see. Unknown values are a dash, never a zero. Everything that comes from
 outside is escaped.
 """
 
@@ -460,7 +460,7 @@ def _gpus(gpus: Sequence[ReservedGpu]) -> str:
 
 
 def answer_runs(runs: Sequence[Run], now: float) -> ChatAnswer:
-    """The newest first. Only the asker sees it."""
+    """The newest first. Only the user who asked sees it."""
     lines = [line for run in runs[:MAX_RUNS] for line in _run_lines(run, now)]
     title = "*Your newest runs*" if lines else "You had no runs in the last seven days."
     return text_answer(title, *lines, is_private=True)

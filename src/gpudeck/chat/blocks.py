@@ -61,7 +61,7 @@ class Snippet(Struct, frozen=True):
 class ChatAnswer(Struct, frozen=True):
     """`text` is what notifications and screen readers say; it is escaped as the blocks are.
 
-    `is_private`: only the asker sees it, not the channel.
+    `is_private`: only the user who asked sees it, not the channel.
     """
 
     text: str

@@ -225,7 +225,7 @@ class CommandHandler:
         if draft.wanted.host is not None:
             wanted = replace(draft.wanted, host=self._spell(draft.wanted.host) or draft.wanted.host)
             draft = replace(draft, wanted=wanted)
-        # In the name of the asker only.
+        # In the name of the user who asked only.
         try:
             made = await self._reservations_of_hub.reserve(draft, self._user.caller, None)
         except Conflict as conflict:
@@ -242,7 +242,7 @@ class CommandHandler:
         return answers.answer_report(await self._questions.ask(lambda store: store.usage(ask)))
 
     async def _runs(self, _: tuple[str, ...]) -> ChatAnswer:
-        """Of the asker, under all of their logins."""
+        """Of the user, under all of their logins."""
         if not (logins := sorted(self._user.caller.logins)):
             return text_answer(explain_unknown_user(self._user), is_private=True)
         history = self._questions
@@ -287,7 +287,7 @@ class CommandHandler:
         return text_answer(f"Watch {number} is removed.")
 
     def _refuse_write(self) -> ChatAnswer | None:
-        """None if the asker may change something."""
+        """None if the user may change something."""
         caller = self._user.caller
         if caller.is_at_least("user"):
             return None
@@ -312,7 +312,7 @@ def read_number(words: tuple[str, ...], example: str) -> int:
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """The message of a user. `bot` is the bot's own ID. `is_private`: only the asker sees the answer. `is_addressed`:
+    """The message of a user. `bot` is the bot's own ID. `is_private`: only that user sees the answer. `is_addressed`:
     it is meant for the bot. `is_shared`: the channel is shared with another organisation."""
 
     text: str
@@ -348,7 +348,7 @@ class Bot:
             return text_answer(f"That is longer than {LONGEST} characters.") if question.is_addressed else None
         if not question.is_addressed and (is_conversation(command) or not self._is_ours(command)):
             return None
-        # Unless everyone may look, only the asker sees the answer to a question in a channel.
+        # Unless everyone may look, only the user who asked sees the answer to a question in a channel.
         is_private = question.is_private or question.is_shared or not self._users.is_open
         try:
             user = await self._users.find(question.slack_id, is_guest=question.is_shared)

@@ -104,8 +104,8 @@ def unreachable(error: Exception, host: str) -> Temporary:
 
 
 class MessageOrigin(Struct, frozen=True, kw_only=True):
-    """The place of a question. `response_url` is Slack's own way back to a slash command: only the asker sees what
-    is sent there. `is_direct` is a direct message."""
+    """The place of a question. `response_url` is Slack's own way back to a slash command: only the user who asked
+    sees what is sent there. `is_direct` is a direct message."""
 
     user: str
     channel: str = ""

@@ -1,4 +1,4 @@
-"""gpudeck token: tokens for agents, scripts and calendars. Works on the hub's database."""
+"""gpudeck token: tokens that agents, scripts and calendars authenticate with. Works on the hub's database."""
 
 import sys
 import time

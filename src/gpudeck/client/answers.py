@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Identity(Struct, frozen=True):
-    """Whom the hub takes the asker for."""
+    """The caller as the hub identifies it."""
 
     kind: str
     name: str

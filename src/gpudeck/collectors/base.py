@@ -38,7 +38,7 @@ SHARED_BY_INSTANCES = frozenset(
 )
 """The chip's temperature and clocks are every MIG instance's; a sum would count them once for each, and a load is that
 of all instances together."""
-# On every beat for every metric: a tuple instead of a metric's four attributes.
+# For every metric at every reading: a tuple instead of a metric's four attributes.
 _RULES = {name: (m.low, m.high, m.precision == 1, m.round) for name, m in GPU_METRICS.items()}
 
 

@@ -65,7 +65,7 @@ class _CollectorState:
         self._collector.close()
 
     def _fail(self, error: PluginError, now: float) -> None:
-        """Logged when it begins or changes its kind, not on every beat."""
+        """Logged when it begins or changes its kind, not at every reading."""
         before, self._failure = self._failure, error
         if before is None:
             self._failing_since = now

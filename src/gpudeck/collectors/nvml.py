@@ -1,6 +1,6 @@
 """NVIDIA GPUs, read through NVML by nvidia-ml-py.
 
-`nvml_board` decides which calls are made on which beat. Nothing here sleeps, but any call may hang in a sick driver:
+`nvml_board` decides which calls are made at which reading. Nothing here sleeps, but any call may hang in a sick driver:
 run it in a child (`child.py`). A GPU that falls off the bus stays in the inventory, missing; a reloaded driver is
 opened again on the next reading.
 
@@ -30,7 +30,7 @@ from gpudeck.model.report import GpuReading, Report
 
 ASLEEP = "asleep: reading it would wake it"
 
-# A little less than five seconds and a minute, so that a slightly early beat counts.
+# A little less than five seconds and a minute, so that a slightly early reading counts.
 _CHECK_SECONDS = 4.5
 _LIST_SECONDS = 59.5
 _NVIDIA, _DISPLAY_CLASS = "0x10de", "0x03"

@@ -1,7 +1,7 @@
 """One NVIDIA board of the inventory: its readings by interval, its MIG instances, and the processes on them.
 
 A MIG instance has memory and processes of its own, its board's temperature and clocks, and a utilization only with GPM.
-Cheap calls are made on every beat, expensive ones every ten seconds. Unsupported calls are retried once a minute: a
+Cheap calls are made at every reading, expensive ones every ten seconds. Unsupported calls are retried once a minute: a
 refusal can cost much more than an answer.
 """
 
@@ -106,7 +106,7 @@ _RESUME_SECONDS = 60.0
 
 UNDER_MIG = "not measured by process on a GPU in MIG mode"
 NOT_YET = "not measured yet: it is read every few seconds"
-# A little less than ten seconds and a minute, so that a slightly early beat counts.
+# A little less than ten seconds and a minute, so that a slightly early reading counts.
 _SLOW_SECONDS = 9.5
 _EXPLORE_SECONDS = 59.5
 

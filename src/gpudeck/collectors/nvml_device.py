@@ -175,7 +175,7 @@ READINGS = (
     NvmlReading(("performance_state",), lambda nvml, gpu: (nvml.nvmlDeviceGetPerformanceState(gpu),)),
     NvmlReading(("throttled_power", "throttled_thermal", "throttled_hardware"), _read_throttling),
 )
-"""Values that change from beat to beat, and are cheap enough for every beat."""
+"""Values that change between readings, and are cheap enough for every reading."""
 SLOW_READINGS = (
     NvmlReading(("power_limit_watts",), lambda nvml, gpu: (nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,)),
     NvmlReading(("ecc_corrected_count",), _read_ecc("CORRECTED")),

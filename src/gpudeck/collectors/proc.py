@@ -1,6 +1,6 @@
 """Reads single values from sysfs, with the reason if one is missing, and the files of /proc/<pid>.
 
-Every file is opened, read once and closed. Paths are text: there are dozens of files on every beat, and a Path costs
+Every file is opened, read once and closed. Paths are text: there are dozens of files at every reading, and a Path costs
 more than the reading. Files of a process may vanish between two reads: methods of Proc raise OSError or ValueError,
 except where a missing file means that there is nothing to say.
 """

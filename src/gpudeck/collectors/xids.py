@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # The longest record is 8 KiB: a read with less room would fail.
 _ROOM = 64 * 1024
-# The rest is read on the next beat. An empty read counts as _MIN_BYTES, because it costs time too.
+# The rest is read at the next reading. An empty read counts as _MIN_BYTES, because it costs time too.
 _MAX_BYTES = 1024 * 1024
 _MIN_BYTES = 64
 _TEXT_LENGTH = 200
@@ -109,7 +109,7 @@ class KernelLog:
 
 
 def _parse(chunk: bytes, booted_at: float, now: float, seen: set[tuple[str, str]]) -> Iterator[Fault]:
-    """Without those whose priority and words are among the `seen` ones: of a burst the first of each beat is enough."""
+    """Skips faults whose priority and words are in `seen`: of a burst, the first at each reading is enough."""
     for line in chunk.decode(errors="replace").split("\n"):
         words = (line.partition(",")[0], line.partition(";")[2])
         if words in seen:
@@ -195,7 +195,7 @@ class XidWatch:
             try:
                 event = nvml.nvmlEventSetWait_v2(self._event_set, 0)
             except nvml.NVMLError:
-                return  # nothing more (Timeout); whatever else it is, the readings of this beat meet it too
+                return  # nothing more (Timeout); whatever else it is, the other readings of this interval meet it too
             uuid = self._uuids.get(_address(event.device))
             if uuid is not None and event.eventType == nvml.nvmlEventTypeXidCriticalError:
                 self._keep(uuid, GpuEvent(at=round(now, 1), code=event.eventData & 0x7FFFFFFF), now)

@@ -1,9 +1,8 @@
 """Requests for GPUs, the decision which GPUs meet them, watches, and positions in the queue. Pure.
 
 `gpudeck free`, `wait`, `watch` and `reserve`, the bot, the API and the search all decide here whether a GPU is of the
-requested kind. Best is the least memory that is enough; of equals the host on which the fewest are left, so that whole
-hosts stay whole for requests of several GPUs; then the host's name and the GPU's number. A watch is a request that
-notifies once.
+requested kind. GPUs with the least sufficient memory come first. Ties go to the host with the fewest free GPUs, so that
+fully free hosts stay free; then to the host's name and the GPU's number. A watch is a request that notifies once.
 """
 
 import math

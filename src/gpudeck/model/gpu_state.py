@@ -215,7 +215,7 @@ class FleetSettings(Struct, frozen=True):
     """When a host counts as gone, and where the lines between GPU states are drawn."""
 
     down_after: Annotated[Duration, Meta(gt=0)] = 60.0
-    """A host that has not reported for this long is down. It is late after three missed beats."""
+    """A host that has not reported for this long is down. It is late after three missed reports."""
     forget_after: Annotated[Duration, Meta(gt=0)] = 30 * 86_400.0
     """A host that has not reported for this long is removed from the fleet."""
     max_hosts: Annotated[int, Meta(ge=1)] = 20_000

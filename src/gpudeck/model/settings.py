@@ -13,9 +13,9 @@ Duration = Annotated[float, Meta(extra={"config": "duration"})]
 """Seconds. In the file: `10s`, `250ms`, `1d 6h`, or a plain number of seconds."""
 
 Size = Annotated[int, Meta(extra={"config": "size"})]
-"""Bytes. In the file: `512MiB` (1024s), `20GB` or `20G` (1000s), or a plain number of bytes."""
+"""Bytes. In the file: `512MiB` (binary units), `20GB` or `20G` (decimal units), or a plain number of bytes."""
 Memory = Annotated[int, Meta(extra={"config": "memory"})]
-"""Bytes of memory. In the file: `512M` or `2G`, in 1024s; a number without a unit is a mistake."""
+"""Bytes of memory. In the file: `512M` or `2G`, in binary units; a number without a unit is rejected."""
 Text = Annotated[str, Meta(min_length=1, max_length=1024)]
 _Rate = Annotated[float, Meta(gt=0)]
 _Count = Annotated[int, Meta(ge=1)]

@@ -31,7 +31,7 @@ LATE_SECONDS = 120.0
 LAST = 253_402_214_400.0
 """The last day that calendars support, 9999-12-31."""
 LONGEST = 1e11
-"""Seconds. Longer durations are typing errors."""
+"""Seconds. Longer durations are rejected."""
 _HINT = "Write 14:00, tomorrow 9:00, +2h, 2026-11-16 09:00, or 2026-11-16T09:00+01:00."
 _CLOCK = r"([01]?[0-9]|2[0-3]):([0-5][0-9])"
 _TIME_OF_DAY = re.compile(rf"(?:(today|tomorrow)\s+)?{_CLOCK}")
@@ -108,8 +108,8 @@ def show_utc(time: float) -> str:
 
 
 def read_moment(option: str, text: str, now: float, zone: tzinfo, *, start: float | None = None) -> float:
-    """Unix seconds. A time of day alone is the next one; as an end it is on the day of its `start`. Raises UsageError,
-    also for a time that the clock skips. If the clock shows a time twice, the first one is meant."""
+    """Unix seconds. A time of day without a date is its next occurrence or, if `start` is given, on the same day as
+    `start`. Raises UsageError, also for a time that the clock skips. Of a time that occurs twice, the first counts."""
     text = text.strip().lower()
     try:
         at = _check_reach(_read(text, now, zone, start))

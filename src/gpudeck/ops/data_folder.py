@@ -1,9 +1,9 @@
-"""The data folder of a hub: its locks, its database for commands that run on its machine, and replacing files at once.
+"""The data folder of a hub: its locks, its database for commands on the same machine, and replacing files atomically.
 
 A running hub holds a shared lock, as does each command that works on the database; a restore takes the exclusive one.
-Besides, a hub locks its fleet: two hubs of one fleet would write the same history. New files are gathered in a folder
-`.restoring`. One rename to `.restored` decides: before it nothing has changed, and after it the files are moved, by the
-next process that takes the lock if need be.
+In addition, a hub locks its fleet: two hubs of one fleet would write the same history. A restore gathers new files in
+the folder `.restoring`. The rename to `.restored` is the commit point: before it nothing has changed; after it the
+files are moved, if necessary by the next process that takes the lock.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ def lock_for_hub(data_dir: Path, hint: str = "Start the hub when it is done.") -
     """The lock that a running hub holds until it closes it, or is killed. Raises UsageError during a restore. An
     interrupted restore is completed first, or undone."""
     problem = f"a backup is being restored in {data_dir}."
-    # Whether an exchange is at work or was interrupted.
+    # A restore is in progress or was interrupted.
     if (data_dir / _DECIDED).exists() or (data_dir / _STAGE).exists():
         with _lock(data_dir / FILE, fcntl.LOCK_EX, problem, hint):
             _finish(data_dir)
@@ -167,7 +167,7 @@ def replace_files(data_dir: Path, names: list[str]) -> Path | None:
 
 
 def finish_restore(data_dir: Path) -> None:
-    """Complete an interrupted exchange, or undo it if it was not decided. Raises OSError."""
+    """Finish an interrupted restore, or roll it back if it was not committed. Raises OSError."""
     shutil.rmtree(data_dir / _STAGE, ignore_errors=True)
     file = data_dir / _DECIDED / _PLAN
     if file.exists():
@@ -197,8 +197,8 @@ def _decide(data_dir: Path, names: list[str]) -> _Plan:
 
 
 def _carry_out(data_dir: Path, plan: _Plan) -> None:
-    """Move one file after another; if one fails, those before it are undone. Can be repeated after an interruption: of
-    a name that leaves and comes, the old file is aside already. Raises OSError."""
+    """Move one file after another; if one fails, those before it are undone. Can be repeated after an interruption: if
+    a file is both moved aside and replaced, the old one is aside already. Raises OSError."""
     decided = data_dir / _DECIDED
     done: list[tuple[Path, Path]] = []
     try:

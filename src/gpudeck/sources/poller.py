@@ -159,8 +159,8 @@ class _PolledHost:
             self._failed(self._target, None)
         self._backoff.succeed()
         self._trouble = None
-        beats = 1 if is_wanted else SPARE_BEATS
-        return max(0.0, beats * self._method.interval - (loop.time() - began))
+        intervals = 1 if is_wanted else SPARE_BEATS
+        return max(0.0, intervals * self._method.interval - (loop.time() - began))
 
     def _fail(self, reason: str) -> float:
         if reason != self._trouble:

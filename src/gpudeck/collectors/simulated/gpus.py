@@ -173,7 +173,7 @@ def faults_between(slot: GpuSlot, timeline: Timeline, start: float, end: float) 
 
 
 class SimulatedGpu:
-    """A GPU as its driver reports it. Values are kept until the next beat."""
+    """A GPU as its driver reports it. Values are kept for one interval."""
 
     process_reasons: ClassVar[dict[str, str]] = {}
 
@@ -330,7 +330,7 @@ class GpuInstance(SimulatedGpu):
     process_reasons: ClassVar[dict[str, str]] = {"utilization_percent": UNDER_MIG}
 
     def reading(self, now: float) -> GpuReading:
-        # The board moves to its own beat, which is not the one this instance's frame was made for.
+        # The board moves at its own interval, which is not the one this instance's frame was made for.
         reading = super().reading(now)
         reading.metrics.update(board_metrics(self.slot, now))
         return reading
