@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gpudeck.server.tls import Tls
 
 
-STALE_BEATS = 3
+STALE_INTERVALS = 3
 STALE_SECONDS = 10.0
 
 
@@ -59,7 +59,7 @@ def write_metrics(envelope: Envelope, now: float) -> str:
             "gpudeck_report_age_seconds", "gauge", "How long ago this host was read", [(host, age)]
         ),
     ]
-    if age <= max(STALE_BEATS * envelope.interval_seconds, STALE_SECONDS):
+    if age <= max(STALE_INTERVALS * envelope.interval_seconds, STALE_SECONDS):
         lines += _write_values(envelope, host)
     return "\n".join(lines) + "\n"
 

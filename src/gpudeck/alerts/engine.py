@@ -27,7 +27,7 @@ from gpudeck.model.event import HOUR, SEVERITIES, Event, make_event
 from gpudeck.model.gpu_state import RETURN_SECONDS, STUCK_SECONDS
 from gpudeck.model.view import Gpu, Host
 
-RETURN_BEATS: Final = 4.0
+RETURN_INTERVALS: Final = 4.0
 """After a start, a host with a long interval has so many intervals to report."""
 _CARE_SECONDS: Final = 30.0
 _NOT_SEEN: Final = "it has not reported since the hub was started"
@@ -317,7 +317,7 @@ class AlertEngine(AlertStateMachine):
         """Whether it is too early to call the host down: the hub was away, and has had no report of it since."""
         if host.status == "never_seen" or host.silent_since > self._returning_since:
             return False
-        seconds = max(RETURN_SECONDS, RETURN_BEATS * (host.view.interval_seconds or 0.0))
+        seconds = max(RETURN_SECONDS, RETURN_INTERVALS * (host.view.interval_seconds or 0.0))
         return self._context.now < self._returning_since + seconds
 
     def _evaluate_by_model(self, rules: Sequence[Rule], host: HostSnapshot, active: OpenAlerts) -> None:

@@ -180,19 +180,19 @@ _FACTS: dict[str, Any] = {
     "changes": _list_of(HostChange),
     "gpus": GpuValues,
 }
-_BEAT: dict[str, Any] = {"time": float, "totals": Totals}
+_TICK_FIELDS: dict[str, Any] = {"time": float, "totals": Totals}
 StreamDelta = _optional(
     "StreamDelta",
     "What changed since the event before, to be applied in the order of docs/api.md. `hosts` are whole: new ones, and "
     "those whose set of GPUs changed; `rows` are theirs. `problems`, `alerts` and `alert_counts` are whole. "
     "`reservations` is another number whenever a reservation was created, changed or released.",
-    _BEAT,
+    _TICK_FIELDS,
     _FACTS | {"hosts": list[Host], "reports": HostValues, "processes": ProcessValues},
 )
 OverviewDelta = _optional(
     "OverviewDelta",
     "The same with `shape=overview`. `changes` has the fields of the overview alone, `gpus` only `memory_total_bytes`.",
-    _BEAT | {"summaries": SummaryValues},
+    _TICK_FIELDS | {"summaries": SummaryValues},
     _FACTS | {"hosts": list[ShortHost]},
 )
 SNAPSHOTS = (StreamSnapshot, OverviewSnapshot)

@@ -276,15 +276,15 @@ class NvmlBoard(Struct):
         return [GpuDraft(replace(self.gpu, missing=self.missing))]
 
     def _read(self, nvml: Any, now: float) -> Iterator[GpuDraft]:
-        is_slow_beat = is_due(self.slow_at, _SLOW_SECONDS, now)
-        if is_slow_beat:
+        is_slow_reading = is_due(self.slow_at, _SLOW_SECONDS, now)
+        if is_slow_reading:
             self._read_slowly(nvml, now)
         measured = self._measure(nvml, READINGS)
         for part in (self.slow.unknown, self.lasting):
             measured.unknown.update(part)
         measured.metrics.update(self.slow.metrics)
         if self.instances is None:
-            yield self._read_whole(nvml, measured, now if is_slow_beat else None)
+            yield self._read_whole(nvml, measured, now if is_slow_reading else None)
         else:
             rows = list(self._read_instances(nvml, self.instances.opened, measured))
             reason = "; ".join(self.instances.refused[:1]) or NO_INSTANCES

@@ -45,7 +45,7 @@ KEPT_SECONDS = 24 * 3600.0
 MAX_KEPT = 16
 """Events by GPU: each report carries all of them."""
 _MAX_GPUS = 512
-_EVENTS_A_BEAT = 64
+_EVENTS_PER_READING = 64
 
 
 class KernelLog:
@@ -191,7 +191,7 @@ class XidWatch:
 
     def _read_events(self, nvml: Any, now: float) -> None:
         """Measured on an H200 with driver 580: 4 µs where there is nothing."""
-        for _ in range(_EVENTS_A_BEAT):
+        for _ in range(_EVENTS_PER_READING):
             try:
                 event = nvml.nvmlEventSetWait_v2(self._event_set, 0)
             except nvml.NVMLError:

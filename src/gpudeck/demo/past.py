@@ -23,7 +23,7 @@ DAY = 24 * HOUR
 _RULES = AvailabilitySettings()
 _UNKNOWN = STATE_NUMBERS["unknown"]
 _NOTHING_OF_HOST: Values = (None,) * len(HOST_NAMES)
-_BEAT = 2.0
+_INTERVAL_SECONDS = 2.0
 _MAX_TURNS = 300
 """Only the last moments of a host that fails all the time are evaluated; earlier events would repeat."""
 _SILENT = 65.0
@@ -102,7 +102,7 @@ def past_events(simulated: SimulatedFleet, host: int, start: float, end: float) 
     fleet.observers.add(EventDetector(events.append, start - RETURN_SECONDS, {}))
     turns = simulated.event_times(host, start, end)[-_MAX_TURNS:]
     # In order: one turn may be within the silence after another.
-    moments = {turn + offset for turn in turns for offset in (-_BEAT, _BEAT, _SILENT)}
+    moments = {turn + offset for turn in turns for offset in (-_INTERVAL_SECONDS, _INTERVAL_SECONDS, _SILENT)}
     for sequence, now in enumerate([start, *(moment for moment in sorted(moments) if start < moment < end)], 1):
         report = simulated.report(host, now)
         if report is None:
@@ -116,7 +116,7 @@ def past_events(simulated: SimulatedFleet, host: int, start: float, end: float) 
             boot_id=simulated.boot_id(host, now),
             sequence=sequence,
             collected_at=now,
-            interval_seconds=_BEAT,
+            interval_seconds=_INTERVAL_SECONDS,
             report=report,
             host_id=simulated.host_id(host),
             agent_version=__version__,

@@ -51,7 +51,7 @@ from gpudeck.model.text import Names, read_release
 from gpudeck.model.view import Gpu, Host, HostNote, HostStatus
 from gpudeck.wire import Envelope, Head, ShortReport
 
-LATE_BEATS: Final = 3.0
+LATE_INTERVALS: Final = 3.0
 BACKLOG_SECONDS: Final = 5.0
 """A report that is older than this on arrival is part of a backlog."""
 SKEW_SECONDS: Final = 5.0
@@ -272,7 +272,7 @@ class HostState:
     @property
     def late_after(self) -> float:
         """Seconds after which its newest values are out of date."""
-        return LATE_BEATS * self.interval
+        return LATE_INTERVALS * self.interval
 
     @property
     def silent_since(self) -> float:

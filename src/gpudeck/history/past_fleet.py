@@ -202,7 +202,7 @@ _UNREAD: Final = "its state could not be read at that moment"
 _NOT_RECORDED: Final = "not recorded"
 _OF_PROCESS: Final = ("user", "command", "memory_used_bytes", "utilization_percent", "started_at")
 _MAX_ALERTS: Final = 200
-_LATE_BEATS: Final = 3
+_LATE_INTERVALS: Final = 3
 _WATTS: Final = GPU_NAMES.index("power_watts")
 _FOR_HEALTH: Final = ("temperature_celsius", *WEAR)
 _pick_health: Final = itemgetter(*map(GPU_NAMES.index, _FOR_HEALTH))
@@ -324,7 +324,7 @@ class PastFleetBuilder:
             return "down", "nothing was recorded of this host at that moment"
         if self._is_blank(sample):
             return "down", "nothing of this host could be read at that moment"
-        silent, late_after = self._at - sample.at, _LATE_BEATS * sample.interval
+        silent, late_after = self._at - sample.at, _LATE_INTERVALS * sample.interval
         if past.is_rolled or silent <= late_after:
             return "up", None
         is_down = silent > max(self._settings.down_after, late_after + sample.interval)

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 MAX_PAUSE = 15.0
 """The longest pause before a host that returns is polled again, apart from its deadline."""
-SPARE_BEATS = 4
+SPARE_INTERVALS = 4
 """A host that also reports over a better source is polled only once in this many intervals, in case that source
 ends."""
 _FIRST_SPREAD = 0.01
@@ -159,7 +159,7 @@ class _PolledHost:
             self._failed(self._target, None)
         self._backoff.succeed()
         self._trouble = None
-        intervals = 1 if is_wanted else SPARE_BEATS
+        intervals = 1 if is_wanted else SPARE_INTERVALS
         return max(0.0, intervals * self._method.interval - (loop.time() - began))
 
     def _fail(self, reason: str) -> float:

@@ -15,7 +15,7 @@ from gpudeck.model.text import Names
 from gpudeck.model.view import Host, HostStatus
 from gpudeck.wire import Envelope
 
-LATE_BEATS = 3.0
+LATE_INTERVALS = 3.0
 SKEW_SECONDS = 5.0
 """A clock that is off by more than this is a problem worth showing."""
 _REMEMBERED_RUNS = 16
@@ -125,7 +125,7 @@ class HostState:
     @property
     def late_after(self) -> float:
         """Seconds after which its newest values are too old to claim anything."""
-        return LATE_BEATS * self.interval
+        return LATE_INTERVALS * self.interval
 
     @property
     def silent_since(self) -> float:

@@ -27,9 +27,9 @@ from gpudeck.model.errors import Temporary
 from gpudeck.model.report import Disk, JobCgroup, Number, Report
 
 _MIB, _GIB, _TIB = 1 << 20, 1 << 30, 1 << 40
-BEAT_S = 12.0
-DISK_BEAT_S = 600.0
-CGROUP_BEAT_S = 30.0
+UPDATE_SECONDS = 12.0
+DISK_UPDATE_SECONDS = 600.0
+CGROUP_UPDATE_SECONDS = 30.0
 _CPU_SHARES: dict[Kind, float] = {"training": 0.9, "loader": 0.95, "notebook": 0.4, "inference": 0.6, "holder": 0.2}
 """The share of its threads that a job uses, on average."""
 # What one thread of a job fetches over the network while its GPU is fully used.
@@ -41,7 +41,7 @@ _HOT_EVERY_S = 6 * 3600
 def read_metrics(host: HostSpec, segments: Sequence[LoadSegment], now: float) -> dict[str, Number]:
     """The figures of a host with this work on its GPUs, read every 12 s."""
     chassis, salt = host.chassis, host.salt
-    t = now - (now + salt % 12) % BEAT_S
+    t = now - (now + salt % 12) % UPDATE_SECONDS
     demanded, ram, receive, transmit = _demand(salt, segments, t)
     threads = min(chassis.cpu_threads * 0.97, demanded * (1 + 0.12 * wave(salt, t, 40.0)))
     root = _disk(host.volumes[0], now)
@@ -73,7 +73,7 @@ def _demand(salt: int, segments: Sequence[LoadSegment], t: float) -> tuple[float
             work = run.work
             fetched = FETCH_BYTES_PER_SECOND * work.threads * level
             threads += work.threads * (0.15 + 0.85 * (level > 0))
-            ram += work.ram_bytes * min(1.0, (t - run.start + BEAT_S) / (BEAT_S + work.ramp_s))
+            ram += work.ram_bytes * min(1.0, (t - run.start + UPDATE_SECONDS) / (UPDATE_SECONDS + work.ramp_s))
             receive += fetched
             transmit += 0.05 * fetched
     return threads, ram, receive, transmit
@@ -81,7 +81,7 @@ def _demand(salt: int, segments: Sequence[LoadSegment], t: float) -> tuple[float
 
 def _cgroup(run: SimulatedJob, t: float) -> JobCgroup:
     gpus, elapsed = len(run.slots), t - run.start
-    grown = min(1.0, (elapsed + BEAT_S) / (BEAT_S + run.work.ramp_s))
+    grown = min(1.0, (elapsed + UPDATE_SECONDS) / (UPDATE_SECONDS + run.work.ramp_s))
     return JobCgroup(
         run.job or "",
         t,
@@ -94,7 +94,7 @@ def _cgroup(run: SimulatedJob, t: float) -> JobCgroup:
 
 def _disk(volume: Volume, now: float) -> Disk:
     """It fills up over days and is cleaned up again."""
-    t = now - now % DISK_BEAT_S
+    t = now - now % DISK_UPDATE_SECONDS
     total = int(volume.tib * _TIB)
     share = min(0.995, volume.share + volume.swing * wave(volume.salt, t, 4 * 86_400))
     return Disk(volume.mount, int(total * share) // _MIB * _MIB, total)
@@ -151,7 +151,7 @@ class HostSimulator:
 
     def _read_cgroups(self, now: float) -> list[JobCgroup]:
         """Those of a scheduler's jobs; the same list for half a minute, because an agent sends only a new list."""
-        t = now - now % CGROUP_BEAT_S
+        t = now - now % CGROUP_UPDATE_SECONDS
         if self.host.in_slurm and t != self._cgroups_at:
             runs = {run.job: run for track in self._tracks for run, _ in track.at(now).parts if run.job}
             self._cgroups_at, self._cgroups = t, [_cgroup(run, t) for run in runs.values() if run.start < t]

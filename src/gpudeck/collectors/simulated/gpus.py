@@ -49,7 +49,7 @@ MIB = 1 << 20
 
 # A working GPU is read anew every 4 s, one at rest every 24 s, a process and the energy every 12 s: enough to look
 # alive, and little enough that a stream of changes stays small.
-WORK_BEAT_S, REST_BEAT_S, SLOW_BEAT_S = 4.0, 24.0, 12.0
+WORK_UPDATE_SECONDS, REST_UPDATE_SECONDS, SLOW_UPDATE_SECONDS = 4.0, 24.0, 12.0
 
 _TRIED_EVERY_S, _LASTS_S = 4.5 * 86_400, 1_260.0
 
@@ -211,8 +211,8 @@ class SimulatedGpu:
 
     def _read(self, segment: LoadSegment, now: float) -> None:
         is_lively = segment.idle_since is None or any(now < run.start + run.work.ramp_s for run, _ in segment.parts)
-        beat_s = WORK_BEAT_S if is_lively else REST_BEAT_S
-        t = max(segment.start, now - (now + self._offset_s) % beat_s)
+        update_seconds = WORK_UPDATE_SECONDS if is_lively else REST_UPDATE_SECONDS
+        t = max(segment.start, now - (now + self._offset_s) % update_seconds)
         if segment is not self._segment or t != self._read_at:
             self._segment, self._read_at = segment, t
             self._processes = self._read_processes(segment, t)
@@ -244,12 +244,12 @@ class SimulatedGpu:
             metrics["temperature_margin_celsius"] = round(physics.SLOWDOWN_CELSIUS) - round(celsius)
             metrics["energy_joules"] = int(_MEAN_POWER * model.limit_watts * (t - self._life.booted(t)))
             if model.features.measures_activity:
-                slow = self._slow_beat(segment.start, t)
+                slow = self._last_slow_update(segment.start, t)
                 metrics |= physics.sum_activity(segment.parts, slot.number, slow)
         return metrics | errors(slot, t - self._life.booted(t)) if self._wears else metrics
 
-    def _slow_beat(self, since: float, t: float) -> float:
-        return max(since, t - (t + self._offset_s) % SLOW_BEAT_S)
+    def _last_slow_update(self, since: float, t: float) -> float:
+        return max(since, t - (t + self._offset_s) % SLOW_UPDATE_SECONDS)
 
     def _celsius(self, t: float) -> float:
         """An unstable GPU is too hot while it works in the hours before it fails."""
@@ -283,7 +283,7 @@ class SimulatedGpu:
             command=run.command,
             memory_used_bytes=physics.memory_mib(run.work, slot.memory_mib, t - run.start) * MIB,
             started_at=run.start,
-            utilization_percent=self._process_percent(run, level, self._slow_beat(since, t)),
+            utilization_percent=self._process_percent(run, level, self._last_slow_update(since, t)),
             container=run.container,
             job=run.job,
             evidence=run.describe_owner(pid),
@@ -309,7 +309,7 @@ class SimulatedGpu:
 
 def board_metrics(slot: GpuSlot, now: float) -> dict[str, Number]:
     """The metrics that all MIG instances of a board share. They depend on the time alone, not on the work."""
-    model, t = slot.model, now - now % REST_BEAT_S
+    model, t = slot.model, now - now % REST_UPDATE_SECONDS
     salt = slot.salt - (slot.instance or 0)
     effort = 0.45 + 0.3 * wave(salt, t, 1800.0)
     celsius = physics.temperature(model, effort, physics.ambient_offset(salt, t))
