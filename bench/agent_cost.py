@@ -23,7 +23,7 @@ from gpudeck.agent.outbox import EncodedReport, Outbox, ReportTime, Spool
 ROOT = Path(__file__).parent.parent
 OTHERS = ROOT / "bench" / "out" / "others"
 GPUS, PROCESSES = 8, 16
-BEATS = 20
+READINGS = 20
 INTERVAL = 2
 """Seconds between two reports, as an agent has it unless told otherwise."""
 
@@ -59,7 +59,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, sleeping() as pids:
         environment = fake_machine(Path(folder), pids)
         times = {name: sample(name, environment, others) for name in SAMPLES if name == "gpudeck" or others}
-        run_agent(Path(folder), environment, beats=1)  # compiles
+        run_agent(Path(folder), environment, readings=1)  # compiles
         agent = run_agent(Path(folder), environment)
         alone = run_agent(Path(folder), environment, has_hub=False)
         outbox = measure_outbox(Path(folder), report_of(environment))
@@ -70,7 +70,7 @@ def main() -> None:
     ]
     rows += [
         ("gpudeck, a whole sample for one GPU", f"{ours / GPUS:.0f} µs", "≤ 150 µs", ""),
-        ("gpudeck agent at a beat of 1 s, CPU", f"{agent['cpu'] * 100:.2f} % of a core", "≤ 0.5 %", ""),
+        ("gpudeck agent at an interval of 1 s, CPU", f"{agent['cpu'] * 100:.2f} % of a core", "≤ 0.5 %", ""),
         ("  its memory, parent and child, PSS", f"{agent['pss']:.0f} MiB", "≤ 40 MiB", ""),
         ("  its memory, parent and child, RSS", f"{agent['rss']:.0f} MiB", "", ""),
         ("gpudeck show --local, from the shell", f"{local * 1e3:.0f} ms", "≤ 200 ms", ""),
@@ -138,7 +138,7 @@ def sample(name: str, environment: dict[str, str], others: Path | None) -> float
 
 
 def run_agent(
-    folder: Path, environment: dict[str, str], *, has_hub: bool = True, beats: int = BEATS
+    folder: Path, environment: dict[str, str], *, has_hub: bool = True, readings: int = READINGS
 ) -> dict[str, float]:
     """The agent with its child, pushing to a server that only says yes, or to nobody."""
     (folder / "token").write_text("token\n")
@@ -154,10 +154,10 @@ def run_agent(
         time.sleep(6)
         pids = [agent.pid, *children_of(agent.pid)]
         before = sum(cpu_of(pid) for pid in pids)
-        time.sleep(beats)
+        time.sleep(readings)
         spent = sum(cpu_of(pid) for pid in pids) - before
         memory = {"rss": sum(map(rss_mib, pids)), "pss": sum(map(pss_mib, pids))}
-        return {"cpu": spent / beats, "written": written_bytes(agent.pid), **memory}
+        return {"cpu": spent / readings, "written": written_bytes(agent.pid), **memory}
     finally:
         for process in (agent, hub):
             process.terminate()
@@ -210,9 +210,9 @@ def new_outbox(spool: Spool | None) -> tuple[Outbox, list[float]]:
 
 
 def beat_on(
-    outbox: Outbox, timer: list[float], body: bytes, beats: int, *, takes: bool = False, tick: bool = True
+    outbox: Outbox, timer: list[float], body: bytes, readings: int, *, takes: bool = False, tick: bool = True
 ) -> None:
-    for _ in range(beats):
+    for _ in range(readings):
         outbox.put(EncodedReport("gpu01", body, ReportTime(timer[0], timer[0])))
         if takes:
             send_all(outbox)
@@ -247,11 +247,11 @@ def print_outbox(agent: dict[str, float], alone: dict[str, float], outbox: dict[
         [
             ("hub present: in memory only", share("present_memory"), "", "1.0 ×"),
             ("hub present: on disk where needed", share("present_disk"), "≤ 0.1 %", ratio("present")),
-            (f"  bytes that the agent wrote in {BEATS + 6} s", f"{agent['written']:,.0f}", "0", ""),
+            (f"  bytes that the agent wrote in {READINGS + 6} s", f"{agent['written']:,.0f}", "0", ""),
             ("hub absent: in memory only", share("absent_memory"), "", "1.0 ×"),
             ("hub absent: on disk, fsync every 4 s", share("absent_disk"), "≤ 0.1 %", ratio("absent")),
-            (f"  bytes that the agent wrote in {BEATS + 6} s", f"{alone['written']:,.0f}", "", ""),
-            ("  the whole agent at a beat of 1 s", f"{alone['cpu'] * 100:.2f} % of a core", "", ""),
+            (f"  bytes that the agent wrote in {READINGS + 6} s", f"{alone['written']:,.0f}", "", ""),
+            ("  the whole agent at an interval of 1 s", f"{alone['cpu'] * 100:.2f} % of a core", "", ""),
             ("  the same with a hub", f"{agent['cpu'] * 100:.2f} % of a core", "≤ 0.5 %", ""),
             ("a day without a hub: reports", f"{outbox['day_reports']:,.0f}", "", ""),
             ("  memory for it", f"{outbox['day_rss']:.0f} MiB", "", ""),

@@ -200,7 +200,7 @@ def print_figures(
         ("  after the questions as well", f"{live['rss_asked']:.0f} MiB", "", ""),
         ("longest block of the event loop", f"{live['beside'] * 1e3:.1f} ms", "≤ 10 ms", ""),
         ("  the same loop without a history", f"{live['alone'] * 1e3:.1f} ms", "", ""),
-        ("  one beat of a thousand, with it", f"{live['beside_often'] * 1e3:.1f} ms", "", ""),
+        ("  one wakeup of a thousand, with it", f"{live['beside_often'] * 1e3:.1f} ms", "", ""),
     ]
     print_table(f"History: {HOSTS * GPUS} GPUs every {STEP:.0f} s for {days} days, in 30 days of sums", told, rows)
 

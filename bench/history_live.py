@@ -23,7 +23,7 @@ from gpudeck.model.cpu_budget import THREAD_SECONDS
 LENGTH = struct.Struct(">I")
 PAUSE = 0.015
 """Between two ticks that are 10 s apart: an hour takes little more than five seconds."""
-BEAT = 0.001
+WAKEUP_SECONDS = 0.001
 _decode = msgspec.msgpack.Decoder(list[HostSample]).decode
 
 
@@ -41,20 +41,20 @@ def read_ticks(file: Path) -> Iterator[list[HostSample]]:
 
 
 async def run_beside(file: Path, take: Callable[[list[HostSample]], None]) -> list[float]:
-    """Hands all ticks to `take`; returns how much later than due each beat of the loop came, the longest last."""
+    """Hands all ticks to `take`; returns how much later than due each wakeup of the loop came, the longest last."""
     late: list[float] = []
 
-    async def beat() -> None:
+    async def wake_up() -> None:
         while True:
-            due = time.perf_counter() + BEAT
-            await asyncio.sleep(BEAT)
+            due = time.perf_counter() + WAKEUP_SECONDS
+            await asyncio.sleep(WAKEUP_SECONDS)
             late.append(time.perf_counter() - due)
 
-    beating = asyncio.create_task(beat())
+    waking = asyncio.create_task(wake_up())
     for tick in read_ticks(file):
         take(tick)
         await asyncio.sleep(PAUSE)
-    beating.cancel()
+    waking.cancel()
     return sorted(late)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from bench.history_size import BEAT, DAY, GPUS, HOUR, INTERVAL, Clock, LargeFleet, repeat_rows
+from bench.history_size import DAY, GPUS, HOUR, INTERVAL, WAKEUP_SECONDS, Clock, LargeFleet, repeat_rows
 from bench.tables import Row, print_table
 from gpudeck.api.history import HistoryQueries
 from gpudeck.history.answers import OVERVIEW_METRICS
@@ -101,8 +101,8 @@ async def ask(store: Store, now: float, questions: list[Question]) -> tuple[floa
 
     async def look() -> None:
         while True:
-            due = time.perf_counter() + BEAT
-            await asyncio.sleep(BEAT)
+            due = time.perf_counter() + WAKEUP_SECONDS
+            await asyncio.sleep(WAKEUP_SECONDS)
             late.append(time.perf_counter() - due)
 
     looking = asyncio.create_task(look())

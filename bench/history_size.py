@@ -37,7 +37,7 @@ from gpudeck.history.settings import HistorySettings
 from gpudeck.model.cpu_budget import THREAD_SECONDS
 
 GPUS, INTERVAL, HOUR, DAY = 8, 5, 3600, 86_400
-SLICES, BEAT = 20, 0.001
+SLICES, WAKEUP_SECONDS = 20, 0.001
 """Into how many parts the reports of a second are divided, and seconds between two looks at the event loop's clock."""
 WATCHED = 30
 DAYS = 7
@@ -202,8 +202,8 @@ async def _watch(fleet: LargeFleet, recorder: Recorder, begin: int) -> list[floa
 
     async def look() -> None:
         while True:
-            due = time.perf_counter() + BEAT
-            await asyncio.sleep(BEAT)
+            due = time.perf_counter() + WAKEUP_SECONDS
+            await asyncio.sleep(WAKEUP_SECONDS)
             late.append(time.perf_counter() - due)
 
     looking = asyncio.create_task(look())

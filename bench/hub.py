@@ -22,7 +22,7 @@ HOSTS = 1_000
 ROUNDS = 6
 
 
-LAB_HOSTS, BEAT = 1_450, 5
+LAB_HOSTS, INTERVAL_SECONDS = 1_450, 5
 """Simulated hosts that have 8,000 GPUs together, and seconds between two reports of one."""
 
 
@@ -33,7 +33,7 @@ def run_lab(hosts: int, seconds: int) -> Iterator[Hub]:
     hub = Hub(FleetSettings(max_hosts=2 * hosts), now=lambda: now)
     for second in range(seconds):
         now = start + second
-        for host in range(second % BEAT, hosts, BEAT):
+        for host in range(second % INTERVAL_SECONDS, hosts, INTERVAL_SECONDS):
             report = lab.report(host, now)
             if report is not None:
                 envelope = Envelope(
@@ -44,7 +44,7 @@ def run_lab(hosts: int, seconds: int) -> Iterator[Hub]:
                     run_id="run",
                     sequence=second + 1,
                     collected_at=now,
-                    interval_seconds=BEAT,
+                    interval_seconds=INTERVAL_SECONDS,
                     report=report,
                 )
                 hub.fleet.apply(envelope, via="push", now=now, sent_at=now)
@@ -55,9 +55,9 @@ def run_lab(hosts: int, seconds: int) -> Iterator[Hub]:
 def measure_lab() -> tuple[int, float, float]:
     """GPUs, KiB of a delta, and the part of GPUs that change."""
     sizes, changed, gpus = [], [], 1
-    for second, hub in enumerate(run_lab(LAB_HOSTS, 3 * BEAT)):
+    for second, hub in enumerate(run_lab(LAB_HOSTS, 3 * INTERVAL_SECONDS)):
         delta = hub.stream.tick().plain
-        if second >= 2 * BEAT:
+        if second >= 2 * INTERVAL_SECONDS:
             sizes.append(len(delta))
             changed.append(len(json.loads(delta.partition(b"data: ")[2])["gpus"]["rows"]))
             gpus = hub.fleet.totals().gpus

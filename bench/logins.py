@@ -1,6 +1,6 @@
-"""A flood of wrong log-ins, 1,000 a second, at a hub with local accounts, a real LDAP server and an OIDC provider.
+"""A flood of wrong logins, 1,000 a second, at a hub with local accounts, a real LDAP server and an OIDC provider.
 
-Each phase has a kind of log-in and a number of addresses from which it comes: 8 are a few machines, 1,000 a botnet.
+Each phase has a kind of login and a number of addresses from which it comes: 8 are a few machines, 1,000 a botnet.
 Beside it 20 agents report, /healthz is asked ten times a second, and users with the right password log in, each at an
 address that is new to the hub; they try again as the hub asks them to. The table says how many requests were really
 sent, as the attackers share the processors, what the hub's log and its audit log have got, and how long unknown names
@@ -86,7 +86,7 @@ def main() -> None:
         rows.append(("guessed passwords in the logs", str(sum(map(text.count, (_WRONG, _PASSWORD)))), "0", ""))
     cores = len(os.sched_getaffinity(0))
     print_table(
-        f"{RATE:,} wrong log-ins a second for {SECONDS:.0f} s; {cores} cores for hub, attackers, slapd and users",
+        f"{RATE:,} wrong logins a second for {SECONDS:.0f} s; {cores} cores for hub, attackers, slapd and users",
         f"the same hub in quiet; load of the machine before: {load:.1f}",
         rows,
     )
@@ -200,7 +200,7 @@ def _rows(title: str, seen: Seen, attack: Counter[str], quiet: Seen | None) -> l
     rows: list[Row] = [(title, "", "", "")]
     if attack:
         answers = ", ".join(f"{count} × {status}" for status, count in sorted(attack.items()) if status != "sent")
-        rows.append(("  log-ins sent a second; answers", f"{attack['sent'] / SECONDS:.0f}; {answers}", "1,000", ""))
+        rows.append(("  logins sent a second; answers", f"{attack['sent'] / SECONDS:.0f}; {answers}", "1,000", ""))
     for word, found, base in (
         ("/healthz", seen.health, quiet and quiet.health),
         ("a report", seen.honest.reports, quiet and quiet.honest.reports),
@@ -227,7 +227,7 @@ def _audit_text(folder: Path) -> str:
 
 
 async def attack(port: int, kind: str, addresses: int, phase: int) -> Counter[str]:
-    """Each connection sends a log-in in its turn; one that is still waiting for an answer then sends none."""
+    """Each connection sends a login in its turn; one that is still waiting for an answer then sends none."""
     told: Counter[str] = Counter()
     began = time.monotonic()
     period = CONNECTIONS / RATE

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, Route, sync_playwright
 
-from bench.hub import BEAT, LAB_HOSTS, run_lab
+from bench.hub import INTERVAL_SECONDS, LAB_HOSTS, run_lab
 from bench.page import ARGUMENTS, STAND_IN, heap_mib
 from bench.processes import HubUnderTest
 from bench.viewers import SHOWN, WARM_UP
@@ -25,7 +25,7 @@ from gpudeck.fleet.stream import PublishedEvent
 HOSTS = (1_000, 10_000)
 LARGEST = 10 * LAB_HOSTS
 """About 75,000 GPUs."""
-TICKS = 2 * BEAT
+TICKS = 2 * INTERVAL_SECONDS
 PATIENT = """
 const repeat = window.setInterval
 window.setInterval = (act, delay, ...rest) => (delay === 10000 ? 0 : repeat(act, delay, ...rest))
@@ -99,7 +99,7 @@ def _wait_for_hosts(url: str) -> None:
     """The page that is opened asks for an overview where it has hosts already."""
     while True:
         with urllib.request.urlopen(f"{url}/api/v1/totals", timeout=30) as answer:
-            if json.load(answer)["hosts"] >= BEAT:
+            if json.load(answer)["hosts"] >= INTERVAL_SECONDS:
                 return
         time.sleep(0.2)
 

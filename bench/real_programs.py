@@ -3,7 +3,7 @@
 Leaves out: other GPUs than this one, several GPUs, MIG, servers, programs of others, and everything after two minutes.
 
 A hub as `gpudeck up` starts it watches this machine. Four programs run one after the other, and the hub is asked for
-its verdict every second. Beside the training loop runs an agent of its own at a beat of one second, with activity
+its verdict every second. Beside the training loop runs an agent of its own at an interval of one second, with activity
 (GPM). It is stopped and continued in turns (SIGSTOP, SIGCONT), in random order, and the steps of the loop are counted
 in both, paired. What was due while it was stopped is done when it goes on, so that it has about twice as many slow
 readings in its own time as otherwise: the effect comes out too large rather than too small. The hub's own readings go
@@ -261,7 +261,7 @@ def count_rate(moments: list[float], begin: float, end: float) -> float:
 
 @contextlib.contextmanager
 def agent(folder: Path, port: int, *, activity: bool) -> Iterator[list[int]]:
-    """The pids of an agent at a beat of one second and of its child."""
+    """The pids of an agent at an interval of one second and of its child."""
     home = folder / f"agent-{activity}"
     home.mkdir()
     (home / "token").write_text("token\n")
@@ -371,7 +371,7 @@ def print_results(found: dict[str, Any]) -> None:
         value = f"{effect['mean']:.2f} % ± {effect['half_width_95']:.2f} %"
         rows.append((f"an agent with activity slows training, {effect['pairs']} pairs", value, "", ""))
     for name, share in found.get("agents", {}).get("cpu_percent_of_a_core", {}).items():
-        rows.append((f"agent {name}, beat of 1 s, CPU", f"{share:.2f} % of a core", "≤ 0.5 %", ""))
+        rows.append((f"agent {name}, interval of 1 s, CPU", f"{share:.2f} % of a core", "≤ 0.5 %", ""))
     print_table(f"Real programs: {found.get('driver')}", "seconds from the program's start to the right verdict", rows)
 
 

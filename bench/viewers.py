@@ -10,13 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from itertools import islice
 
-from bench.hub import BEAT, run_lab
+from bench.hub import INTERVAL_SECONDS, run_lab
 from gpudeck.fleet.overview import SUMMARY_TICKS
 from gpudeck.fleet.stream import PublishedEvent
 
 HOSTS = (1_000, 10_000)
 SUBSCRIPTIONS, SHOWN = 20, 60
-WARM_UP = 4 * BEAT
+WARM_UP = 4 * INTERVAL_SECONDS
 """Seconds: in each of them viewers are sent 1,000 new hosts at most."""
 
 Cost = tuple[float, int, int]
@@ -33,14 +33,14 @@ def main() -> None:
 
 
 def measure(hosts: int) -> dict[str, list[Cost]]:
-    lab = run_lab(hosts, WARM_UP + 2 * BEAT + SUMMARY_TICKS)
+    lab = run_lab(hosts, WARM_UP + 2 * INTERVAL_SECONDS + SUMMARY_TICKS)
     for hub in islice(lab, WARM_UP):
         hub.stream.tick()
-    whole = [_measure(hub.stream.tick) for hub in islice(lab, BEAT)]
+    whole = [_measure(hub.stream.tick) for hub in islice(lab, INTERVAL_SECONDS)]
     ids = [host.id for host in hub.fleet.ordered()]
     chosen = [frozenset(ids[at * SHOWN // 2 :][:SHOWN]) for at in range(SUBSCRIPTIONS)]
     overview = _measure(partial(hub.stream.snapshot, hosts="overview"))
-    alone = sum(cpu for cpu, _, _ in whole) / BEAT
+    alone = sum(cpu for cpu, _, _ in whole) / INTERVAL_SECONDS
     in_short: list[Cost] = []
     viewer = hub.stream.watch(hosts="overview")
     for hub in islice(lab, SUMMARY_TICKS):

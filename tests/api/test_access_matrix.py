@@ -20,7 +20,7 @@ READERS = {"viewer", "user", "admin"}
 USERS, ADMINS = {"user", "admin"}, {"admin"}
 NOBODY: set[str] = set()
 
-# Who gets in where reading is open, and who where it needs a log-in.
+# Who gets in where reading is open, and who where it needs a login.
 MATRIX: dict[tuple[str, str], tuple[set[str], set[str]]] = {
     ("GET", "/"): (EVERYBODY, EVERYBODY),
     ("GET", "/api"): (EVERYBODY, EVERYBODY),

@@ -5,7 +5,7 @@ without an access level is closed.
 proxy's header, or this machine itself. What a browser sends by itself (cookies, being at this machine) counts for a
 change only if one of the hub's own pages made the request. A handler says whom it is for with `opt=access("read")`:
 
-    open    everyone: probes, the page's files, the log-in itself
+    open    everyone: probes, the page's files, the login itself
     read    with `read: open` everyone, else viewers and above
     self    who is logged in, about themselves
     reserve users and admins; with `reservations.without_account` everyone who may read
@@ -255,7 +255,7 @@ class Authenticator(Struct, frozen=True):
         return caller or self._at_this_machine(scope, host, peer)
 
     def _at_this_machine(self, scope: Scope, host: str, peer: str) -> Caller:
-        """No log-in is needed at the machine of a hub that no other machine can reach and that has no accounts.
+        """No login is needed at the machine of a hub that no other machine can reach and that has no accounts.
 
         Raises RequestRefused where that hub was reached in another way after all: through a proxy, or by a page of
         another site whose name was turned to this address. Then it is not decided yet who may read.

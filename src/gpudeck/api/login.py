@@ -262,7 +262,7 @@ def client_of(request: AuthRequest) -> tuple[str, str]:
 def _enter(
     request: AuthRequest, auth: Auth, jobs: JobReporter, account: Account, secret: str, *, status: int = 200
 ) -> Response[Me]:
-    """The response to a log-in. The cookie has no age: the browser forgets it when it ends, the hub when the session
+    """The response to a login. The cookie has no age: the browser forgets it when it ends, the hub when the session
     has been idle for too long."""
     me = describe_caller(auth.caller_of(account, client_of(request)[0]), policy_of(request), auth, jobs)
     return Response(

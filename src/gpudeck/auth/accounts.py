@@ -47,7 +47,7 @@ class Passwords:
 
     def __init__(self, hasher: PasswordHasher | None = None) -> None:
         self._hasher = hasher or PasswordHasher()
-        # Each works with several threads, which would keep the hub's own from the processors in a flood of log-ins.
+        # Each works with several threads, which would keep the hub's own from the processors in a flood of logins.
         self._threads = ThreadPoolExecutor(HASHES_AT_ONCE, "password", initializer=lambda: os.nice(_NICENESS))
         self._placeholder = _hash_of_nothing(self._hasher)
 
@@ -241,7 +241,7 @@ class Accounts:
                 await _check_admin_is_left(connection, account, "disabled")
             if role not in {None, "admin"}:
                 await _check_admin_is_left(connection, account, f"made a {role}")
-            # The account first: a log-in at the same time waits for its row, and is refused then.
+            # The account first: a login at the same time waits for its row, and is refused then.
             if values:
                 await connection.execute(update(_table).where(_table.c.id == account.id).values(values))
             if is_disabled is not None or password is not None:

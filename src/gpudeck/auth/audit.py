@@ -50,7 +50,7 @@ class Audit:
     def __init__(self, database: Database, now: Clock = wall) -> None:
         self._database = database
         self._now = now
-        self._refusals = RateLimiter("entries about refused log-ins", 1 / REFUSAL_SECONDS, REFUSAL_BURST)
+        self._refusals = RateLimiter("entries about refused logins", 1 / REFUSAL_SECONDS, REFUSAL_BURST)
         self._omitted: Counter[str] = Counter()
 
     async def record(
@@ -60,7 +60,7 @@ class Audit:
         await self._add([_fit_all(caller, action, subject, outcome, details)])
 
     async def refuse_login(self, caller: Caller, action: str, subject: str, details: str, line: str = "") -> None:
-        """Add an entry about a refused log-in, unless `subject` is empty, and `line` to the hub's own log. In a flood
+        """Add an entry about a refused login, unless `subject` is empty, and `line` to the hub's own log. In a flood
         most are counted only, in the next entry about that subject: a flood must not fill the logs."""
         if self._refusals.take(subject, monotonic()):
             self._omitted[subject] += 1

@@ -36,7 +36,7 @@ OVERAGE_HINT = (
 
 
 class Reason(Struct, frozen=True):
-    """Why a value was chosen, for the trial log-in and the audit log. `value` is empty where nothing was."""
+    """Why a value was chosen, for the trial login and the audit log. `value` is empty if none was chosen."""
 
     what: Literal["name", "role", "group", "mail", "groups"]
     value: str

@@ -203,7 +203,7 @@ class Identities:
         try:
             account = await self.accounts.add(user.mapped.name, role, None, also, logs_in=True)
         except UsageError as error:
-            # Of two first log-ins at once the other one made it.
+            # Of two first logins at once the other one made it.
             raise Refused("this account was made a moment ago.", "Log in again.") from error
         await self.refresh()
         return account

@@ -56,7 +56,7 @@ class _Streak(Struct):
 
 
 class LoginThrottle:
-    """How long to wait after failed log-ins: long enough against guessing, never so long that an attacker locks out
+    """How long to wait after failed logins: long enough against guessing, never so long that an attacker locks out
     the account's owner. `now` is a monotonic clock in seconds.
 
     Three things are counted, all in memory. A name from one address: after a few tries each failure doubles the wait.

@@ -132,7 +132,7 @@ class ClusterStatusRoute(ReadOnlyRoute):
     silent its last report, and `status` false."""
 
     paths = (PATH,)
-    # 401 is never an answer here: its readers know no log-in.
+    # 401 is never an answer here: its readers know no login.
     refusal = (404, "not_found", "there is nothing here", "")
 
     async def answer(self, query: bytes, visibility: Visibility) -> tuple[bytes, Headers]:

@@ -5539,7 +5539,7 @@ export interface components {
         };
         /**
          * Reason
-         * @description Why a value was chosen, for the trial log-in and the audit log. `value` is empty where nothing was.
+         * @description Why a value was chosen, for the trial login and the audit log. `value` is empty if none was chosen.
          */
         Reason: {
             /** @description The value */

@@ -58,7 +58,7 @@ const FITS = { reshaped: false, fits: true }
 const versions = () => [...model.entries.values()].map((entry) => entry.version.read())
 
 describe('a delta', () => {
-  it('without changes only beats', () => {
+  it('without changes only updates the totals', () => {
     expect(apply({})).toEqual(FITS)
     expect(model).toMatchObject({ time: NOW + 1, totals: { gpus: 3 } })
   })

@@ -375,7 +375,7 @@ export class FleetModel {
     this.alertCounts = fleet.alert_counts
     this.shareAlerts()
     this.rankByName()
-    this.beat(fleet.time, fleet.totals)
+    this.updateTotals(fleet.time, fleet.totals)
   }
 
   /** Takes a delta. What it says of rows that belong to nobody is left out. */
@@ -388,7 +388,7 @@ export class FleetModel {
     if (delta.alert_counts !== undefined) this.alertCounts = delta.alert_counts
     if (delta.events !== undefined) this.tell(delta.events)
     if (delta.reservations !== undefined) this.reservationsChanged.bump()
-    this.beat(delta.time, delta.totals)
+    this.updateTotals(delta.time, delta.totals)
     return { reshaped, fits }
   }
 
@@ -418,7 +418,7 @@ export class FleetModel {
     this.happened.bump()
   }
 
-  private beat(time: number, totals: Totals): void {
+  private updateTotals(time: number, totals: Totals): void {
     this.time = time
     this.totals = totals
     this.pulse.bump()

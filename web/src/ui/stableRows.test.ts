@@ -27,7 +27,7 @@ describe('rows under a pointer', () => {
     expect(shown(still.arrange(rows('b', 'a'), 'user', 100))).toBe('b a')
   })
 
-  it('are not arranged again with every beat', () => {
+  it('are not arranged again with every update', () => {
     const still = new StableRows()
     still.arrange(rows('a', 'b'), '', 100)
     expect(shown(still.arrange(rows('b', 'a'), '', 101))).toBe('a b')
