@@ -48,7 +48,7 @@ describe('who is here', () => {
   })
 })
 
-describe('a refused log-in', () => {
+describe('a refused login', () => {
   test('has the words of the hub', () => {
     expect(loginRefusal({ status: 401, message: 'the name or the password is wrong.' })).toEqual({ text: 'The name or the password is wrong.', wait: 0 })
   })
