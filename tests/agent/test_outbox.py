@@ -368,7 +368,7 @@ def test_boot_clock_that_runs_backwards_is_not_believed() -> None:
     assert ReportTime(1000.0, 500.0).sent_at(1007.0, 20.0) == 1007.0
 
 
-def test_writer_beat_and_sender_at_once_lose_and_repeat_nothing(tmp_path: Path) -> None:
+def test_writer_loop_and_sender_at_once_lose_and_repeat_nothing(tmp_path: Path) -> None:
     outbox, stop, taken = spooled(tmp_path), threading.Event(), list[int]()
 
     def send() -> None:

@@ -1,4 +1,4 @@
-"""The beat: reports keep coming whatever a collector does."""
+"""The report loop: reports keep coming whatever a collector does."""
 
 import threading
 
@@ -14,7 +14,7 @@ from gpudeck.wire import Envelope, decode
 
 
 class Script:
-    """A collector that does what its list says, one line a beat, and stops the beat at its end."""
+    """A collector that does what its list says, one line a reading, and stops the loop at its end."""
 
     name = "script"
 
@@ -48,7 +48,7 @@ def run(script: Script) -> list[Envelope]:
     return envelopes
 
 
-def test_each_beat_is_sealed_in_order() -> None:
+def test_each_reading_is_sealed_in_order() -> None:
     envelopes = run(Script(GOOD, GOOD, GOOD))
     assert [envelope.sequence for envelope in envelopes] == [1, 2, 3]
     assert len({envelope.run_id for envelope in envelopes}) == 1
@@ -62,7 +62,7 @@ def test_a_bug_in_a_collector_costs_its_values_and_not_the_agent(caplog: pytest.
     assert caplog.text.count("ZeroDivisionError: oops") == 1
 
 
-def test_a_collector_with_nothing_to_say_skips_the_beat(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_collector_with_nothing_to_say_skips_the_reading(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     assert len(run(Script(GOOD, Temporary("asleep"), Temporary("asleep"), GOOD))) == 2
     assert (caplog.text.count("asleep"), caplog.text.count("can be read again")) == (1, 1)
@@ -72,12 +72,12 @@ def test_two_starts_are_two_runs() -> None:
     assert run(Script(GOOD))[0].run_id != run(Script(GOOD))[0].run_id
 
 
-def test_after_a_sleep_no_missed_beat_is_made_up_for() -> None:
+def test_after_a_sleep_no_missed_reading_is_made_up_for() -> None:
     timer = FakeClock(1000.0)
-    beat = ReportLoop([], [], interval=2.0, timer=timer)
-    assert beat.next_due(999.0) == 1001.0
+    loop = ReportLoop([], [], interval=2.0, timer=timer)
+    assert loop.next_due(999.0) == 1001.0
     timer.now = 90_000.0
-    assert beat.next_due(1001.0) == 90_002.0
+    assert loop.next_due(1001.0) == 90_002.0
 
 
 @pytest.mark.parametrize("step", [0.0, 86_400.0, -86_400.0])

@@ -23,7 +23,7 @@ RULES = {
 }
 
 
-def beat(at: float, *gpus: tuple[str, str, dict[str, float]], cpu: float | None = 10.0) -> HostSample:
+def sample_at(at: float, *gpus: tuple[str, str, dict[str, float]], cpu: float | None = 10.0) -> HostSample:
     """`gpus` are their UUIDs, states and metrics."""
     own = tuple(cpu if name == "cpu_percent" else None for name in HOST_NAMES)
     made = tuple(
@@ -50,7 +50,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStore]:
             busy = {"utilization_percent": 90.0, "memory_used_bytes": 60 * GIB}
             is_hot = 3 <= (at - START) / HOUR < 4
             second = "GPU-1", "idle" if is_hot else "busy", busy
-            opened.take([beat(at, ("GPU-0", "busy", usual(at)), second, cpu=99.0 if is_hot else 10.0)])
+            opened.take([sample_at(at, ("GPU-0", "busy", usual(at)), second, cpu=99.0 if is_hot else 10.0)])
     assert opened.flush()
     yield opened
     opened.close()

@@ -48,7 +48,7 @@ def test_800000_lines_are_one_alert_and_one_event_and_hide_no_other_fault() -> N
         reads.append(0)
         watched.report("gpu01", *read_gpus())
         watched.step()
-    assert max(reads) < 20_000, "a beat reads a part of the log only"
+    assert max(reads) < 20_000, "a reading reads a part of the log only"
     watched.run(60)
     assert [title for rule, title in watched.firing() if rule == "xid"] == [
         "XID 79 on GPU 1 of gpu01: it fell off the bus",

@@ -25,7 +25,7 @@ from gpudeck.model.event import make_event
 from history.embedded.feeding import START, gpu, process, sample
 
 SPAN = f"start={START:.0f}&end={START + 4 * 3600:.0f}"
-GPUS, BEATS = 20, 1440
+GPUS, READINGS = 20, 1440
 EVENTS = 1500
 
 
@@ -35,12 +35,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedStore]:
     clock = FakeClock(START)
     with closing(EmbeddedStore(tmp_path_factory.mktemp("s") / "history.db", HistorySettings(min_free=0), clock)) as one:
         gpus = [gpu(f"GPU-a-{number}", process(100 + number, "alice")) for number in range(GPUS)]
-        for beat in range(BEATS):
-            one.take([sample(START + beat * 10, *gpus)])
-        for beat in range(360):
+        for number in range(READINGS):
+            one.take([sample(START + number * 10, *gpus)])
+        for number in range(360):
             both = (process(7, "bob"), process(8, None))
             lost = gpu("GPU-c-0", state=1, utilization=None)
-            one.take([sample(START + beat * 10, gpu("GPU-b-0", *both), lost, host="gpu02")])
+            one.take([sample(START + number * 10, gpu("GPU-b-0", *both), lost, host="gpu02")])
         assert one.flush()
         clock.now = START + 5 * 3600
         yield one
@@ -80,7 +80,7 @@ def hub(store: EmbeddedStore, tmp_path: Path) -> Place:
 
 def test_samples_of_several_pages_are_complete_and_in_order(hub: Place) -> None:
     found = hub.csv(f"samples?{SPAN}&metric=power_watts,utilization_percent")
-    assert len(found) == GPUS * BEATS + 2 * 360
+    assert len(found) == GPUS * READINGS + 2 * 360
     assert not found.duplicated(["gpu", "unix_seconds"]).any()
     assert found.groupby("gpu")["unix_seconds"].is_monotonic_increasing.all()
     assert list(found.columns[-2:]) == ["power_watts", "utilization_percent"]

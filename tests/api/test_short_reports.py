@@ -85,7 +85,7 @@ class Agent:
         self._reporter = Reporter("gpu01", "machine-1", lambda _: "boot", self.machine)
         self.sender = Sender(self.outbox, url, token_file, pace=0.0)
 
-    def beat(self) -> None:
+    def report(self) -> None:
         parcel = self._reporter.report(1_790_000_000.0, 2.0)
         assert parcel is not None
         self.outbox.put(parcel)
@@ -110,7 +110,7 @@ def agent(address: Address, tmp_path: Path) -> Iterator[Agent]:
 def test_hub_and_agent_of_today_send_text_only_when_it_changes(address: Address, agent: Agent) -> None:
     for driver in ("570.1", "570.1", "570.1", "580.2", "580.2"):
         agent.machine.driver = driver
-        agent.beat()
+        agent.report()
         assert address.shown() == (agent.machine.celsius, driver)
     assert address.asked == ["whole", "short", "short", "whole", "short"]
     assert address.hub.fleet.counters["reports_taken"] == 5
@@ -123,7 +123,7 @@ def test_cgroups_of_jobs_are_in_short_reports_when_they_were_just_read(address: 
         if read_at is None or [one.read_at for one in agent.machine.cgroups] != [read_at]:
             agent.machine.cgroups = [] if read_at is None else [JobCgroup("7", read_at, 60.0)]
         before = [host.job_cgroups for host in address.hub.fleet.hosts.values()]
-        agent.beat()
+        agent.report()
         (host,) = address.hub.fleet.hosts.values()
         seen.append(([one.read_at for one in host.job_cgroups], [host.job_cgroups] == before))
     assert address.asked == ["whole", "short", "short", "short"]
@@ -131,22 +131,22 @@ def test_cgroups_of_jobs_are_in_short_reports_when_they_were_just_read(address: 
 
 
 def test_hub_that_is_replaced_by_an_older_one_and_back_takes_every_report(address: Address, agent: Agent) -> None:
-    def beats(count: int) -> list[str]:
+    def kinds(count: int) -> list[str]:
         address.asked.clear()
         for _ in range(count):
-            agent.beat()
+            agent.report()
             assert address.shown()[0] == agent.machine.celsius
             assert len(agent.outbox) == 0
         return list(address.asked)
 
     address.is_older = True
-    assert beats(3) == ["whole"] * 3
+    assert kinds(3) == ["whole"] * 3
     address.is_older = False
-    assert beats(3) == ["whole", "short", "short"]
+    assert kinds(3) == ["whole", "short", "short"]
     address.start_hub()
-    assert beats(2) == ["short", "whole", "short"]
+    assert kinds(2) == ["short", "whole", "short"]
     assert address.hub.fleet.counters["refused_description_needed"] == 1
     address.hub.fleet.remove("machine-1")
-    assert beats(2) == ["short", "whole", "short"]
+    assert kinds(2) == ["short", "whole", "short"]
     address.is_older = True
-    assert beats(3) == ["short", "whole", "whole", "whole"]
+    assert kinds(3) == ["short", "whole", "whole", "whole"]

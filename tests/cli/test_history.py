@@ -28,7 +28,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = EmbeddedStore(path, HistorySettings(min_free=0), clock)
     store.take(busy_hour()[::12])
     bob = gpu("GPU-b-0", process(8, "bob", memory=None))
-    store.take([sample(START + beat * 120, bob, host="gpu02") for beat in range(30)])
+    store.take([sample(START + number * 120, bob, host="gpu02") for number in range(30)])
     store.flush()
     clock.now += 7200
     wait_until(lambda: store.flush() and not store.stats().parts["journal"], "the hours are sealed")

@@ -165,7 +165,7 @@ def test_a_flood_is_read_in_portions(tmp_path: Path) -> None:
     assert len(reads) == 1024
 
 
-def test_a_log_that_only_breaks_does_not_hold_up_the_beat(tmp_path: Path) -> None:
+def test_a_log_that_only_breaks_does_not_hold_up_the_reading(tmp_path: Path) -> None:
     (tmp_path / "kmsg").write_text("")
 
     def always_behind(descriptor: int, room: int) -> bytes:

@@ -157,7 +157,7 @@ def test_absent_collector_is_no_problem_and_is_asked_again_rarely() -> None:
     assert {report.gpus_reason for report in reports} == {"There is no driver."}
 
 
-def test_absent_collector_that_appears_is_read_on_every_beat() -> None:
+def test_absent_collector_that_appears_is_read_on_every_reading() -> None:
     source = Fake(Absent("There is no driver."))
     machine = MachineCollector([source])
     machine.collect(0.0)

@@ -236,7 +236,7 @@ def test_performance_state_that_the_driver_does_not_know_is_unknown(station: Sta
     assert station.read_one(an_h200(performance_state=32)).unknown["performance_state"] == NO_VALUE
 
 
-def test_only_cheap_functions_are_called_between_two_slow_beats(station: Station) -> None:
+def test_only_cheap_functions_are_called_between_two_slow_readings(station: Station) -> None:
     station.put_in(FakeGpu("GPU-a", compute=[(1, GIB)]))
     first = station.calls_during(0.0)
     between = station.calls_during(1.0)
@@ -245,7 +245,7 @@ def test_only_cheap_functions_are_called_between_two_slow_beats(station: Station
     assert "nvmlDeviceGetUtilizationRates" in between
 
 
-def test_energy_stays_at_its_last_value_until_the_next_slow_beat(station: Station) -> None:
+def test_energy_stays_at_its_last_value_until_the_next_slow_reading(station: Station) -> None:
     station.put_in(an_h200(energy=[5_000, 17_000]))
     seen = [station.read(now)["GPU-a"].metrics["energy_joules"] for now in (0.0, 5.0, 10.0)]
     assert seen == [5, 5, 17]

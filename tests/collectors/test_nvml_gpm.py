@@ -1,4 +1,4 @@
-"""What the engines of a GPU did, over the real pynvml and a fake driver. A slow beat is due every ten seconds."""
+"""What the engines of a GPU did, over the real pynvml and a fake driver. A slow reading is due every ten seconds."""
 
 from pathlib import Path
 
@@ -43,10 +43,10 @@ def activity_of(gpu: GpuReading) -> dict[str, object]:
     return {name: gpu.metrics.get(name, gpu.unknown.get(name)) for name in (*ACTIVITY_NAMES, *PCIE)}
 
 
-def values_of(station: Station, name: str, *beats: float, uuid: str = "GPU-a") -> list[object]:
-    """What it is on each of these beats, or why it is unknown."""
+def values_of(station: Station, name: str, *readings: float, uuid: str = "GPU-a") -> list[object]:
+    """What it is on each of these readings, or why it is unknown."""
     seen = []
-    for now in beats:
+    for now in readings:
         gpu = station.read(now)[uuid]
         assert gpu.metrics.keys() | gpu.unknown.keys() == GPU_METRICS.keys()
         assert not gpu.metrics.keys() & gpu.unknown.keys()
@@ -54,7 +54,9 @@ def values_of(station: Station, name: str, *beats: float, uuid: str = "GPU-a") -
     return seen
 
 
-def test_first_beat_is_being_measured_and_the_second_has_values_in_the_units_of_the_catalog(station: Station) -> None:
+def test_first_reading_is_being_measured_and_the_second_has_values_in_the_units_of_the_catalog(
+    station: Station,
+) -> None:
     station.put_in(an_h200())
     assert set(activity_of(station.read(0.0)["GPU-a"]).values()) == {BEING_MEASURED}
     assert activity_of(station.read(10.0)["GPU-a"]) == {
@@ -72,12 +74,12 @@ def test_first_beat_is_being_measured_and_the_second_has_values_in_the_units_of_
     }
 
 
-def test_each_value_is_of_the_time_since_the_slow_beat_before(station: Station) -> None:
+def test_each_value_is_of_the_time_since_the_slow_reading_before(station: Station) -> None:
     station.put_in(an_h200(gpm_2=[70_000, 10_000, 20_000, 30_000]))
     assert values_of(station, SM, 0.0, 5.0, 10.0, 15.0, 20.0, 30.0) == [BEING_MEASURED, BEING_MEASURED, 10, 10, 20, 30]
 
 
-def test_between_two_slow_beats_no_sample_is_taken_and_buffers_are_used_again(station: Station) -> None:
+def test_between_two_slow_readings_no_sample_is_taken_and_buffers_are_used_again(station: Station) -> None:
     station.put_in(an_h200())
     calls = [station.calls_during(now) for now in (0.0, 5.0, 10.0, 20.0, 30.0)]
     assert [one.count(ALLOCATE) for one in calls] == [1, 0, 1, 0, 0]

@@ -103,7 +103,7 @@ def test_board_whose_instances_were_all_destroyed_is_still_there(station: Statio
     assert list(station.read(1.0)) == ["GPU-a"]
 
 
-def test_new_instance_is_found_on_the_next_slow_beat(station: Station) -> None:
+def test_new_instance_is_found_on_the_next_slow_reading(station: Station) -> None:
     station.put_in(a_mig_board((0, make_instance("MIG-0", 1))))
     station.report(0.0)
     station.put_in(a_mig_board())
@@ -156,7 +156,7 @@ def test_board_of_which_no_instance_can_be_opened_says_so_and_does_not_claim_to_
     assert (gpu.processes, gpu.processes_reason) == (None, "MIG instance 1 cannot be opened: not permitted to read it")
 
 
-def test_instance_that_can_be_opened_again_is_read_on_the_next_slow_beat(station: Station) -> None:
+def test_instance_that_can_be_opened_again_is_read_on_the_next_slow_reading(station: Station) -> None:
     sealed = make_instance("MIG-1", 5)
     sealed.failures["nvmlDeviceGetUUID"] = "no_permission"
     station.put_in(a_mig_board((1, sealed)))

@@ -146,7 +146,7 @@ def test_nonsense_over_100_percent_is_unknown(station: Station) -> None:
     assert processes[1].reasons["utilization_percent"] == NO_VALUE
 
 
-def test_process_that_came_after_the_last_slow_beat_is_not_called_idle(station: Station) -> None:
+def test_process_that_came_after_the_last_slow_reading_is_not_called_idle(station: Station) -> None:
     station.put_in(FakeGpu("GPU-a", compute=[(1, GIB)]))
     station.report(NOW)
     station.put_in(FakeGpu("GPU-a", compute=[(1, GIB), (2, GIB)]))

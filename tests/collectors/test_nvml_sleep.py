@@ -17,7 +17,7 @@ from gpudeck.model.report import GpuReading
 pytestmark = pytest.mark.skipif(find_compiler() is None, reason=NO_COMPILER)
 
 MODEL = "NVIDIA GeForce RTX 4070 Laptop GPU"
-BEAT = 2.0
+INTERVAL = 2.0
 UNKNOWN_UUID = "GPU-????????-????-????-????-????????????"
 
 
@@ -59,10 +59,10 @@ class Laptop:
         return next(iter(self.station.read(now).values()))
 
     def calls_until(self, start: float, end: float) -> list[str]:
-        """Which functions of NVML are called by readings on every beat."""
+        """Which functions of NVML are called at each reading."""
         self.station.driver.forget_calls()
-        for beat in range(int((end - start) / BEAT)):
-            self.station.report(start + beat * BEAT)
+        for number in range(int((end - start) / INTERVAL)):
+            self.station.report(start + number * INTERVAL)
         return self.station.driver.calls
 
 
@@ -104,13 +104,13 @@ def test_sleeping_gpu_is_free(laptop: Laptop) -> None:
     assert fleet.hosts["gpu01"].view().gpus[0].availability == "free"
 
 
-def test_gpu_that_wakes_up_is_read_on_the_next_beat(laptop: Laptop) -> None:
+def test_gpu_that_wakes_up_is_read_on_the_next_reading(laptop: Laptop) -> None:
     laptop.set_status("suspended")
     laptop.read(0.0)
     laptop.set_status("active")
-    gpu = laptop.read(BEAT)
+    gpu = laptop.read(INTERVAL)
     assert gpu.metrics["temperature_celsius"] == 53
-    assert [reading.missing for reading in laptop.station.read(2 * BEAT).values()] == [None]
+    assert [reading.missing for reading in laptop.station.read(2 * INTERVAL).values()] == [None]
 
 
 def test_gpu_that_falls_asleep_while_nvml_is_open_is_not_called_any_more(laptop: Laptop) -> None:
@@ -132,7 +132,7 @@ def test_two_gpus_asleep_keep_the_order_that_nvml_gives_them(station: Station) -
     laptop.set_status("suspended")
     assert [(gpu.uuid, gpu.index) for gpu in station.read(0.0).values()] == [("GPU-b", 0), ("GPU-a", 1)]
     laptop.set_status("active")
-    assert [(gpu.uuid, gpu.index) for gpu in station.read(BEAT).values()] == [("GPU-b", 0), ("GPU-a", 1)]
+    assert [(gpu.uuid, gpu.index) for gpu in station.read(INTERVAL).values()] == [("GPU-b", 0), ("GPU-a", 1)]
 
 
 def test_gpu_without_a_known_uuid_is_woken_once(laptop: Laptop) -> None:
@@ -140,7 +140,7 @@ def test_gpu_without_a_known_uuid_is_woken_once(laptop: Laptop) -> None:
     laptop.describe(laptop.addresses[0], "information", f"Model: x\nGPU UUID: \t {UNKNOWN_UUID}")
     assert laptop.read(0.0).uuid == "GPU-a"
     laptop.set_status("active")
-    laptop.calls_until(BEAT, 60)
+    laptop.calls_until(INTERVAL, 60)
     laptop.set_status("suspended")
     assert laptop.calls_until(60, 600) == []
 

@@ -186,6 +186,6 @@ def test_gpu_without_events_does_not_hide_those_of_others(station: Station) -> N
     assert codes_of(station.read(NOW + 2)["GPU-b"]) == [79]
 
 
-def test_a_beat_without_news_asks_nvml_once(station: Station) -> None:
+def test_a_reading_without_new_faults_asks_nvml_once(station: Station) -> None:
     station.read(NOW)
     assert station.calls_during(NOW + 2).count("nvmlEventSetWait_v2") == 1

@@ -93,13 +93,13 @@ def test_order_follows_the_sequence_and_not_the_clock(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize(("seconds", "status"), [(6, "up"), (6.1, "late"), (60, "late"), (60.1, "down")])
-def test_a_silent_host_is_late_after_three_beats_and_then_down(stage: Stage, seconds: float, status: str) -> None:
+def test_a_silent_host_is_late_after_three_intervals_and_then_down(stage: Stage, seconds: float, status: str) -> None:
     stage.send(make_envelope(interval_seconds=2.0))
     stage.after(seconds)
     assert stage.host()["status"] == status
 
 
-def test_a_slow_beat_is_late_before_it_is_down(stage: Stage) -> None:
+def test_a_host_with_a_long_interval_is_late_before_it_is_down(stage: Stage) -> None:
     stage.send(make_envelope(interval_seconds=30.0))
     stage.after(91)
     assert stage.host()["status"] == "late"

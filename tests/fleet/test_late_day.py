@@ -26,7 +26,7 @@ from gpudeck.wire import Envelope
 HOUR = 3600.0
 START = 1_790_000_000 // 86_400 * 86_400.0
 END = START + 24 * HOUR
-BEAT = 30.0
+INTERVAL = 30.0
 AHEAD = 37.0
 """By so much the host's clock is wrong."""
 AWAY, BACK = START + 8.2 * HOUR, START + 13.6 * HOUR
@@ -80,13 +80,13 @@ def read_process(pid: int, user: str, started_at: float) -> Process:
 def day() -> list[Envelope]:
     """`collected_at` is on the host's clock."""
     idle = IdleWatch()
-    moments = [START + BEAT * number for number in range(int(24 * HOUR / BEAT))]
+    moments = [START + INTERVAL * number for number in range(int(24 * HOUR / INTERVAL))]
     return [
         make_envelope(
             sequence=number,
             gpus=[read_gpu(index, at, idle) for index in (0, 1)],
             collected_at=at + AHEAD,
-            interval_seconds=BEAT,
+            interval_seconds=INTERVAL,
         )
         for number, at in enumerate(moments, 1)
     ]
@@ -117,7 +117,7 @@ def newest_first() -> Iterator[Due]:
         yield made_at(report), report
         for place, late in enumerate(missed[number * AT_ONCE : (number + 1) * AT_ONCE]):
             # Each takes another time to arrive, and one comes twice: its answer was lost.
-            arrives = made_at(report) + BEAT / (AT_ONCE + 1) * place
+            arrives = made_at(report) + INTERVAL / (AT_ONCE + 1) * place
             yield arrives + 0.03 * (place % 3), late
             if place == 20:
                 yield arrives + 0.09, late
@@ -130,7 +130,7 @@ def oldest_first() -> Iterator[Due]:
     waiting = [*missed, *after]
     at, number = BACK, 0
     while number < len(waiting):
-        at = max(at + BEAT / AT_ONCE, made_at(waiting[number]))
+        at = max(at + INTERVAL / AT_ONCE, made_at(waiting[number]))
         yield at, waiting[number]
         number += 1
 
@@ -148,12 +148,12 @@ class Station:
     def start(self) -> None:
         self.store = EmbeddedStore(self._path / "history.db", now=self.clock)
         self.fleet = FleetState(FleetSettings())
-        self.recorder = Recorder(BEAT, self.store.take)
+        self.recorder = Recorder(INTERVAL, self.store.take)
         self.fleet.observers.add(self.recorder)
         self.fleet.observers.add(EventDetector(self.events.append, self.clock.now, {"gpu01": None}))
 
     def deliver(self, arrivals: Iterator[Due]) -> None:
-        """At every beat the fleet ages and hands its samples over."""
+        """At every interval the fleet ages and hands its samples over."""
         for at, report in arrivals:
             self.pass_to(at)
             self.fleet.apply(report, via="push", now=at, sent_at=at + AHEAD)
@@ -162,7 +162,7 @@ class Station:
 
     def pass_to(self, moment: float) -> None:
         while self.clock.now < moment:
-            self.clock.now = min(moment, self.clock.now + BEAT)
+            self.clock.now = min(moment, self.clock.now + INTERVAL)
             self.fleet.age(self.clock.now)
             self.recorder.hand_over()
             if self.clock.now == BACK:
@@ -241,7 +241,7 @@ def test_day_has_every_kind_of_use(truth: Station) -> None:
 
 def test_host_is_never_down_once_its_reports_come_again(late: Station) -> None:
     assert late.statuses <= {"up", "late"}
-    assert late.fleet.hosts["gpu01"].observed_at > END - 2 * BEAT
+    assert late.fleet.hosts["gpu01"].observed_at > END - 2 * INTERVAL
 
 
 def test_late_day_is_accounted_as_if_it_had_come_in_time(late: Station, truth: Station) -> None:
@@ -264,8 +264,8 @@ def test_late_runs_have_their_own_begin_and_end(late: Station, truth: Station) -
         sorted(truth.store.runs(RunsQuery()).runs, key=lambda run: run.pid),
         strict=True,
     ):
-        assert run.gpu_seconds == pytest.approx(right.gpu_seconds, rel=0.001, abs=BEAT)
-        assert run.idle_seconds == pytest.approx(right.idle_seconds, rel=0.001, abs=BEAT)
+        assert run.gpu_seconds == pytest.approx(right.gpu_seconds, rel=0.001, abs=INTERVAL)
+        assert run.idle_seconds == pytest.approx(right.idle_seconds, rel=0.001, abs=INTERVAL)
 
 
 def test_late_hours_are_drawn_as_if_they_had_come_in_time(late: Station, truth: Station) -> None:

@@ -19,7 +19,7 @@ from gpudeck.model.gpu_state import RETURN_SECONDS, FleetSettings
 from gpudeck.model.report import GpuEvent, GpuReading, Report
 from gpudeck.model.reservation import GpuReservation, ReservationMark
 
-BEAT = 2.0
+INTERVAL = 2.0
 RUN, OTHER = ("boot-1", "run-1"), ("boot-1", "run-0")
 
 
@@ -31,7 +31,7 @@ class Stage:
         self.fleet = FleetState(FleetSettings())
         self.events: list[Event] = []
         self.samples: list[Sample] = []
-        self.recorder = Recorder(BEAT, self.samples.extend)
+        self.recorder = Recorder(INTERVAL, self.samples.extend)
         self.fleet.observers.add(self.recorder)
         self.fleet.observers.add(EventDetector(self.events.append, self.clock() - RETURN_SECONDS, {"gpu01": None}))
 
@@ -271,10 +271,10 @@ def test_driver_that_changed_late_in_a_long_backlog_from_the_oldest_on_is_told()
     for sequence in range(101, 401):
         version = "580.95.05" if sequence <= 350 else "580.159.04"
         report = Report(gpus=[make_gpu()], metrics=dict(HOST), driver_version=version)
-        stage.report(sequence, ago=3600.0 - BEAT * sequence, report=report)
+        stage.report(sequence, ago=3600.0 - INTERVAL * sequence, report=report)
     stage.after(BACKLOG_PAUSE + 2)
     told = [round(stage.clock() - event.at) for event in stage.events if event.kind == "driver_changed"]
-    assert told == [3600 - BEAT * 351 + BACKLOG_PAUSE + 2]
+    assert told == [3600 - INTERVAL * 351 + BACKLOG_PAUSE + 2]
 
 
 def test_driver_that_could_not_be_read_in_the_newest_report_has_not_changed(stage: Stage) -> None:

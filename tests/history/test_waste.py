@@ -106,7 +106,7 @@ def test_a_gap_is_no_idle_time_and_work_ends_an_episode(tmp_path: Path) -> None:
     ]
     found = Past(tmp_path, stays).episodes()
     assert [one.users for one in found] == [("alice",), ("alice",)]
-    # The sample after a gap stands for one beat.
+    # The sample after a gap covers one interval.
     assert [len(one.spans) for one in found] == [2, 1]
     assert count_hours(found[0]) == close(1.8)
     assert count_hours(found[1]) == close(1.9)

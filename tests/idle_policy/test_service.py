@@ -37,7 +37,7 @@ from gpudeck.reservations.store import ReservationStore
 
 NOW = 1_790_000_000.0
 MINUTE = 60.0
-BEAT = 20.0
+INTERVAL = 20.0
 
 
 class Site:
@@ -79,7 +79,7 @@ class Site:
         """`state` None: its host is silent."""
         until = self.clock.now + minutes * MINUTE
         while self.clock.now < until:
-            self.clock.advance(BEAT)
+            self.clock.advance(INTERVAL)
             if state is not None:
                 self.report(state, user)
             self.hub.fleet.age(self.clock.now)
@@ -161,7 +161,7 @@ def test_an_owner_is_notified_then_warned_and_then_the_hook_runs_once(tmp_path: 
         [facts] = acted(tmp_path)
         assert (facts["GPUDECK_HOST"], facts["GPUDECK_GPU"], facts["GPUDECK_USERS"]) == ("gpu01", "0", "alice")
         assert (facts["GPUDECK_JOB"], facts["GPUDECK_RULE"]) == ("", "usual")
-        assert 240 <= float(facts["GPUDECK_IDLE_SECONDS"]) <= 240 + 2 * BEAT
+        assert 240 <= float(facts["GPUDECK_IDLE_SECONDS"]) <= 240 + 2 * INTERVAL
 
     play(tmp_path, scene)
 
@@ -415,7 +415,7 @@ def test_a_hook_waits_for_all_gpus_of_a_job_and_runs_once_for_them(tmp_path: Pat
     assert facts["GPUDECK_USERS"] == " ".join(sorted(set(users.split())))
     assert facts["GPUDECK_PIDS"] == ("4711 4712" if shared == "job" else "4711")
     assert facts["GPUDECK_JOB"] == ("4711" if shared == "job" else "")
-    assert 240 <= float(facts["GPUDECK_IDLE_SECONDS"]) <= 240 + 3 * BEAT
+    assert 240 <= float(facts["GPUDECK_IDLE_SECONDS"]) <= 240 + 3 * INTERVAL
 
 
 def test_a_hook_gets_the_job_and_none_of_the_hubs_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

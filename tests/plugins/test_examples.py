@@ -222,8 +222,8 @@ values |= dict(memory_used_bytes=7e10, memory_total_bytes=8e10)
 store = EmbeddedStore(Path(sys.argv[1]), HistorySettings(min_free=0), lambda: START + 3600)
 process = ProcessSample(7, START - 60, "alice", "python train.py", None, None, 70_000_000_000, None)
 gpu = GpuSample("GPU-1", "0", "H200", 3, tuple(values.get(name) for name in GPU_NAMES), (process,))
-for beat in range(180):
-    store.take([HostSample("id", "gpu01", START + beat * 10, 10.0, (1.0,) * len(HOST_NAMES), (gpu,))])
+for number in range(180):
+    store.take([HostSample("id", "gpu01", START + number * 10, 10.0, (1.0,) * len(HOST_NAMES), (gpu,))])
 store.flush()
 (run,) = store.runs(__import__("gpudeck.history.base").history.base.RunsQuery()).runs
 query = VerdictQuery(("GPU-1",), START, START + 1800, run=run.id)

@@ -196,7 +196,7 @@ class KubernetesCase:
         clock, sequence = FakeClock(), 0
         with closing(self.open(clock)) as watch:
 
-            async def beat() -> Report:
+            async def read() -> Report:
                 nonlocal sequence
                 sequence += 1
                 report = await asyncio.to_thread(watch.add_to, Report(gpus=GPUS, metrics=dict(HOST)))
@@ -204,19 +204,19 @@ class KubernetesCase:
                 look()
                 return report
 
-            await until(lambda: beat_until(beat, lambda report: bool(report.pods) == (first == "good")))
+            await until(lambda: read_until(read, lambda report: bool(report.pods) == (first == "good")))
             self.become(then)
             calls = 0 if self._kubelet is None else self._kubelet.calls
             await until(lambda: self._kubelet is None or self._kubelet.calls > calls + 1)
             clock.advance(KEPT_SECONDS + 1)
-            await until(lambda: beat_until(beat, lambda report: len(report.allocation_unknown) == 4))
+            await until(lambda: read_until(read, lambda report: len(report.allocation_unknown) == 4))
 
     def close(self) -> None:
         self._servers.close()
 
 
-async def beat_until(beat: Callable[[], Awaitable[Report]], is_done: Callable[[Report], bool]) -> bool:
-    return is_done(await beat())
+async def read_until(read: Callable[[], Awaitable[Report]], is_done: Callable[[Report], bool]) -> bool:
+    return is_done(await read())
 
 
 def apply(hub: Hub, report: Report, sequence: int = 1) -> None:

@@ -65,7 +65,7 @@ def lines(answer: Any) -> list[str]:
 
 
 def check_hours_of_people(hub: WeekHub, hours: float) -> None:
-    """What the history says that people used is what they did: their jobs, to the beat."""
+    """What the history says that people used is what they did: their jobs, to the interval."""
     for machine in machines():
         if machine.name in _QUIET:
             usage = hub.store.usage(UsageQuery(by="user", start=START, end=START + hours * HOUR, host=machine.name))

@@ -132,7 +132,7 @@ def test_a_dead_host_is_a_temporary_failure(fleet: SimulatedFleet) -> None:
         SimulatedHost(fleet, host).collect(t)
 
 
-def test_values_change_on_slow_beats_only(fleet: SimulatedFleet) -> None:
+def test_values_change_on_slow_readings_only(fleet: SimulatedFleet) -> None:
     """A stream of changes stays small: nothing is read anew more often than every few seconds."""
     reports = [fleet.report(2, NOON + second) for second in range(121)]
     rows = [report.gpus or [] for report in reports if report]

@@ -36,7 +36,7 @@ def sample(at: float, *gpus: GpuSample, host: str = "gpu01", interval: float = 1
 
 def busy_hour(start: float = START, host: str = "gpu01") -> list[HostSample]:
     """One GPU, 360 samples, alice at 50 %."""
-    return [sample(start + beat * 10, gpu(f"GPU-{host}-0", process(7, "alice")), host=host) for beat in range(360)]
+    return [sample(start + number * 10, gpu(f"GPU-{host}-0", process(7, "alice")), host=host) for number in range(360)]
 
 
 def endless(first: float) -> Iterator[HostSample]:

@@ -31,8 +31,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two hosts, two sealed hours each, one sample in the journal."""
     path, clock = tmp_path_factory.mktemp("whole") / "history.db", FakeClock(START)
     with closing(EmbeddedStore(path, SETTINGS, clock)) as store:
-        for beat in range(24):
-            at, who = START + beat * 300, process(7, "alice")
+        for number in range(24):
+            at, who = START + number * 300, process(7, "alice")
             store.take([sample(at, gpu(f"GPU-{host}-0", who), host=host, interval=300) for host in HOSTS])
         store.flush()
         clock.now = END + HOUR / 2

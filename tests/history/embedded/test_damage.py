@@ -31,7 +31,7 @@ END = START + HOURS * HOUR
 def rare_hour(start: float, host: str) -> list[HostSample]:
     """As `busy_hour`, with a sample in 40 s: what is tested reads it all again and again."""
     each = gpu(f"GPU-{host}-0", process(7, "alice"))
-    return [sample(start + beat * 40, each, host=host, interval=40) for beat in range(90)]
+    return [sample(start + number * 40, each, host=host, interval=40) for number in range(90)]
 
 
 def count(path: Path, table: str) -> int:
@@ -60,8 +60,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     clock.now = END + HOUR / 2
     # A flush wakes the writer, which otherwise looks once a second for hours to seal.
     wait_until(lambda: store.flush() and count(path, "chunks") == HOURS * len(HOSTS), "the hours are sealed")
-    for beat in range(10):
-        at = END + beat * 60
+    for number in range(10):
+        at = END + number * 60
         store.take([sample(at, gpu(f"GPU-{host}-0", process(7, "alice")), host=host) for host in HOSTS])
         store.flush()
     store.close()

@@ -135,7 +135,7 @@ def test_many_entries_that_cannot_be_read_are_one_line(
 
 def test_host_without_gpus_is_kept_and_read_again_at_the_next_start(path: Path, clock: FakeClock) -> None:
     store = EmbeddedStore(path, HistorySettings(min_free=0), clock)
-    store.take([sample(START + beat * 10) for beat in range(6)])
+    store.take([sample(START + number * 10) for number in range(6)])
     store.flush()
     assert store.problem is None
     store.close()
@@ -182,11 +182,11 @@ def test_late_samples_leave_quarter_hours_whose_samples_are_gone(path: Path, clo
 
 def test_clock_that_was_ahead_hides_nobody_who_comes_or_goes_after(store: EmbeddedStore, clock: FakeClock) -> None:
     alice, bob = process(7, "alice"), process(9, "bob", started_at=START + 600)
-    store.take([sample(START + beat * 10, gpu("GPU-1", alice)) for beat in range(60)])
+    store.take([sample(START + number * 10, gpu("GPU-1", alice)) for number in range(60)])
     store.take([sample(START + YEAR, gpu("GPU-1", alice))])
     store.flush()
     clock.now = START + 600
-    store.take([sample(START + beat * 10, gpu("GPU-1", bob)) for beat in range(60, 120)])
+    store.take([sample(START + number * 10, gpu("GPU-1", bob)) for number in range(60, 120)])
     store.flush()
     clock.now = START + 1200
     assert [run.user for run in store.runs(RunsQuery(now=True)).runs] == ["bob"]

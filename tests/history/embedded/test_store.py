@@ -149,7 +149,8 @@ def test_late_samples_count_beside_the_sealed_ones(store: EmbeddedStore, clock: 
     store.take(busy_hour()[:135])
     seal(store, clock, path)
     late = [
-        sample(START + beat * 10, gpu("GPU-gpu01-0", process(7, "alice"), utilization=80)) for beat in range(135, 270)
+        sample(START + number * 10, gpu("GPU-gpu01-0", process(7, "alice"), utilization=80))
+        for number in range(135, 270)
     ]
     store.take(late)
     store.flush()
@@ -184,7 +185,7 @@ def test_late_samples_of_an_hour_whose_samples_are_gone_are_no_more_gpus(
 def test_memory_of_those_whom_nobody_can_name_is_told_of_an_open_hour(
     store: EmbeddedStore, clock: FakeClock, path: Path
 ) -> None:
-    store.take([sample(START + beat * 10, gpu("GPU-1")) for beat in range(360)])
+    store.take([sample(START + number * 10, gpu("GPU-1")) for number in range(360)])
     clock.now = START + HOUR
     store.flush()
     ask = UsageQuery("user", START, START + HOUR)
@@ -243,7 +244,7 @@ def test_gpus_come_and_go_within_an_hour(store: EmbeddedStore, clock: FakeClock,
 
 
 def test_host_that_loses_all_its_gpus_keeps_its_hour(store: EmbeddedStore, clock: FakeClock, path: Path) -> None:
-    lost = [sample(START + beat * 10) for beat in range(180, 360)]
+    lost = [sample(START + number * 10) for number in range(180, 360)]
     store.take([*busy_hour()[:180], *lost[:90]])
     for one in lost[90:]:
         # Together with others, as in a fleet, and alone.
