@@ -121,6 +121,7 @@ def test_the_estimate_is_about_right_and_files_are_not_empty_without_rows(hub: P
         assert 0.5 < int(answer.headers["X-Estimated-Bytes"]) / len(answer.content) < 2
     assert hub.csv("samples?start=1000&end=2000").empty
     assert list(hub.parquet("runs?start=1000&end=2000").columns)[:2] == ["id", "host"]
+    assert hub.get("events?start=2000&end=2000").status_code == 200
 
 
 def test_runs_usage_and_events_are_tables_too(hub: Place) -> None:

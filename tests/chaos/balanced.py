@@ -63,7 +63,7 @@ class Agents:
             thread.join(30)
 
     def _report(self, host: ChaosHost, url: str, token_file: Path) -> None:
-        outbox = Outbox(None, 10**8, host=host.name)
+        outbox = Outbox(None, 10**8)
         sender = Sender(outbox, url, token_file, 0.01)
         host.epoch = int(time.time())
         start = time.monotonic() + host.number % 20 / 10

@@ -258,8 +258,8 @@ async def _read_pages(
     """A table whose newest rows come first."""
     page = await _persist(partial(ask, None))
     while True:
-        read = (span[1] - page.last) / (span[1] - span[0])
-        share = 1.0 if page.next is None else min(1.0, max(0.001, read))
+        length = span[1] - span[0]
+        share = 1.0 if page.next is None or not length else min(1.0, max(0.001, (span[1] - page.last) / length))
         yield await asyncio.to_thread(encoder.add, _turn(page.rows)), share
         if page.next is None:
             return
