@@ -71,8 +71,8 @@ _Numbers = tuple[Sequence[bytes], Floats]
 """Labels, written, and metrics of their rows."""
 
 
-class _Labels(NamedTuple):
-    """Of a host and of its GPUs in their order: until it or its GPUs are called otherwise. `infos` ends the samples
+class _ExposedLabels(NamedTuple):
+    """The labels of a host and of its GPUs in order, cached until a name among them changes. `infos` ends the samples
     that describe each GPU."""
 
     name: str
@@ -112,7 +112,7 @@ class MetricsPage:
         self._alerts = alerts
         self._outbox = outbox
         self._hits = Counter() if hits is None else hits
-        self._labels: dict[str, _Labels] = {}
+        self._labels: dict[str, _ExposedLabels] = {}
 
     async def open(self, *, is_openmetrics: bool = False) -> Iterable[bytes]:
         """The page in parts. The fleet is read before this returns, and written while the parts are taken: a reader
@@ -128,7 +128,7 @@ class MetricsPage:
 
     async def _read_fleet(self) -> list[_MetricsBlock]:
         """All hosts by name. Others are served in between, and a host that leaves meanwhile is left out."""
-        fleet, labels, blocks = self._hub.fleet, dict[str, _Labels](), list[_MetricsBlock]()
+        fleet, labels, blocks = self._hub.fleet, dict[str, _ExposedLabels](), list[_MetricsBlock]()
         hosts = fleet.ordered()
         for start in range(0, len(hosts), _HOSTS_AT_ONCE):
             await checkpoint()
@@ -138,7 +138,7 @@ class MetricsPage:
         self._labels = labels
         return blocks
 
-    def _read_hosts(self, hosts: Sequence[HostState], labels: Mapping[str, _Labels]) -> _MetricsBlock:
+    def _read_hosts(self, hosts: Sequence[HostState], labels: Mapping[str, _ExposedLabels]) -> _MetricsBlock:
         table, now = self._hub.fleet.table, self._hub.stream.time
         table.settle()
         own = [labels[host.id].own for host in hosts]
@@ -163,7 +163,7 @@ class MetricsPage:
             infos=(open_labels, infos),
         )
 
-    def _label(self, host: HostState) -> _Labels:
+    def _label(self, host: HostState) -> _ExposedLabels:
         """Labels with a unique host name: Prometheus refuses duplicate series."""
         name = host.name if len(self._hub.fleet.called(host.name)) == 1 else f"{host.name}/{host.id}"
         site = host.facts.labels
@@ -174,7 +174,7 @@ class MetricsPage:
         gpus = list(host.gpus.values())
         written = [write_labels(own | {"gpu": gpu.label, "uuid": gpu.uuid, "model": gpu.name}) for gpu in gpus]
         infos = [{"vendor": gpu.vendor, "pci_address": gpu.pci_address or ""} for gpu in gpus]
-        return _Labels(
+        return _ExposedLabels(
             name,
             dict(site),
             version,

@@ -316,7 +316,7 @@ class ReservationService(Service):
         now = self._now()
         found = self._rules.reconcile(near, observe(self._hub.fleet, uuids) if uuids else {}, now)
         unknown = {} if self.calendar.is_known else {"": ReservationMark(None, is_unknown=True)}
-        # A reservation of a scheduler is for its jobs alone, whoever has reserved the GPU here.
+        # A reservation of a scheduler is for its jobs only, even if the GPU is reserved here too.
         marks = {
             gpu.uuid: ReservationMark(show_at_gpu(one), since=one.start)
             for one in self.calendar.see_of_schedulers()
